@@ -1,0 +1,230 @@
+"""Every key of a recipe, its meaning and its default. `resolved.<attempt>.json` is this model, whole."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from prorl_cli.recipe.units import Duration, Size
+
+
+class Section(BaseModel):
+    """A block of the recipe: frozen, no unknown keys, no silent coercion of types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class TaskSpec(Section):
+    """One source of tasks."""
+
+    domain: str
+    """Name under which rewards are reported; with no `handler` it also picks the domain's own."""
+    source: str
+    """`reasoning_gym:NAME`, `procedural:NAME`, or the path of a JSONL file."""
+    handler: str | None = None
+    """A handler of your own, `package.module:Class`."""
+    weight: float = Field(default=1.0, gt=0)
+    """How often tasks are drawn from this source, relative to the others."""
+    options: dict[str, Any] = {}
+    """Passed to the source, such as a generator's difficulty."""
+
+
+class Agent(Section):
+    """The multi-turn loop."""
+
+    renderer: Literal["tiny", "hermes"] = "hermes"
+    """How a conversation becomes tokens: `hermes` is the Qwen family's chat template and tool calls."""
+    tools: tuple[str, ...] = ("calculator",)
+    """Tools the policy may call: `calculator`; `bash`, `python` and `edit` need an isolating runtime."""
+    system_prompt: str = ""
+    """Put before the task when not empty."""
+    max_turns: int = Field(default=8, ge=1)
+    """Turns of the policy in one episode."""
+    max_tokens: int = Field(default=2048, ge=1)
+    """Tokens of one whole episode, prompt included."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature; the learner uses the same."""
+
+
+class Sandbox(Section):
+    """Where tool calls run."""
+
+    runtime: Literal["auto", "apptainer", "bwrap", "process"] = "auto"
+    """`auto` takes bwrap where it is installed, else process."""
+    unsafe: bool = False
+    """Grants bash and python to `process` boxes, which promise no isolation."""
+    tool_timeout: Duration = 10.0
+    """Wall clock of one tool call."""
+    memory: Size = 2**28
+    """Memory of one box."""
+    processes: int = Field(default=64, ge=1)
+    """Processes of one box."""
+    cpu: Duration = 60.0
+    """CPU time of one box."""
+
+
+class Stage(Section):
+    """One stage of the rollout pipeline."""
+
+    slots: int = Field(default=64, ge=1)
+    """Episodes in this stage at once, per worker."""
+    timeout: Duration = 600.0
+    """The stage's clock; it runs only while the stage works."""
+
+
+class Rollout(Section):
+    """How groups are sampled."""
+
+    group_size: int = Field(default=8, ge=2)
+    """Episodes per task."""
+    groups_per_step: int = Field(default=16, ge=1)
+    """Groups with a signal that make one training step."""
+    max_staleness: int = Field(default=1, ge=0)
+    """Weight versions that a trained token may lag behind."""
+    max_resample: float = Field(default=4.0, ge=1)
+    """At most this many times `groups_per_step` groups are settled for one step; then it is shorter, or starved."""
+    deadline: Duration = 1800.0
+    """From a group's admission until its missing members are dropped as late."""
+    retries: int = Field(default=2, ge=0)
+    """How often a member that failed through no fault of the policy is tried again."""
+    init: Stage = Stage()
+    """Sandbox and task set-up."""
+    run: Stage = Stage()
+    """The agent loop."""
+    eval: Stage = Stage()
+    """Scoring."""
+
+
+class Engine(Section):
+    """The policy servers."""
+
+    kind: Literal["embedded", "vllm"] = "embedded"
+    """`embedded` serves small models from this machine's CPU."""
+    max_model_len: int = Field(default=2048, ge=8)
+    """Longest sequence served, tokens."""
+    slots: int = Field(default=64, ge=1)
+    """Sequences decoded at once by one engine."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of one embedded engine."""
+
+
+class Learner(Section):
+    """Numbers of one training step."""
+
+    steps: int = Field(default=100, ge=0)
+    """Training steps of the run."""
+    lr: float = Field(default=1e-6, gt=0)
+    """AdamW learning rate after warm-up."""
+    lr_warmup: int = Field(default=0, ge=0)
+    """Steps of linear warm-up."""
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
+    """AdamW moments."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW decoupled weight decay."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradient clipping."""
+    updates: int = Field(default=1, ge=1)
+    """Optimizer updates on the records of one step."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """Lower side of the ratio clip."""
+    clip_high: float = Field(default=0.28, gt=0)
+    """Upper side of the ratio clip (DAPO's clip-higher)."""
+    kl_beta: float = Field(default=1e-3, ge=0)
+    """Weight of the k3 KL to the reference."""
+    is_cap: float = Field(default=2.0, gt=0)
+    """Truncation of the importance weight π_old/π_engine."""
+    micro_batch_tokens: int = Field(default=8192, ge=64)
+    """Padded tokens of one forward pass."""
+    void_after: int = Field(default=3, ge=1)
+    """Learner deaths on one step before it is voided."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of the learner."""
+    shuffle_rewards: bool = False
+    """Control experiment: permutes rewards within every step, so that nothing can be learned."""
+
+
+class Eval(Section):
+    """Pass@1 on held-out tasks of the same sources, T = the agent's temperature."""
+
+    n: int = Field(default=0, ge=0)
+    """Held-out tasks; 0 = no evaluation."""
+    every: int = Field(default=0, ge=0)
+    """Steps between evaluations; before the first and after the last step always."""
+
+
+class Checkpoint(Section):
+    """What a restart goes back to."""
+
+    every: int = Field(default=20, ge=1)
+    """Steps between checkpoints."""
+    keep: int = Field(default=3, ge=1)
+    """Checkpoints kept."""
+
+
+class Warmstart(Section):
+    """Supervised start of the tiny built-in model (`model: builtin:tiny`)."""
+
+    steps: int = Field(default=600, ge=1)
+    """Supervised steps."""
+    batch: int = Field(default=64, ge=1)
+    """Transcripts a step."""
+    lr: float = Field(default=2e-3, gt=0)
+    """Peak learning rate, cosine."""
+    hidden: int = Field(default=128, ge=32)
+    """Model width; heads are 32 wide."""
+    layers: int = Field(default=4, ge=1)
+    """Model depth."""
+    seed: int = 0
+    """Seed of weights and transcripts."""
+
+
+class Component(Section):
+    """Nodes of one role."""
+
+    nodes: int = Field(default=1, ge=1)
+    """How many processes of this role (one a node)."""
+
+
+class Cluster(Section):
+    """Where the roles run."""
+
+    executor: Literal["local", "slurm"] = "local"
+    """`local` runs every role as a process of this machine."""
+    restarts: int = Field(default=5, ge=0)
+    """How often one role may be restarted in ten minutes before the run gives up."""
+    rollout: Component = Component()
+    """Rollout workers."""
+    engine: Component = Component()
+    """Policy servers."""
+
+
+class Recipe(Section):
+    """One training run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    """Names the run's directory."""
+    seed: int = 0
+    """Seed of everything drawn at random."""
+    model: str
+    """Folder of a Hugging Face model, or `builtin:tiny`, made on the spot."""
+    tasks: tuple[TaskSpec, ...] = Field(min_length=1)
+    """Where tasks come from."""
+    agent: Agent = Agent()
+    sandbox: Sandbox = Sandbox()
+    rollout: Rollout = Rollout()
+    engine: Engine = Engine()
+    learner: Learner = Learner()
+    eval: Eval = Eval()
+    checkpoint: Checkpoint = Checkpoint()
+    warmstart: Warmstart = Warmstart()
+    cluster: Cluster = Cluster()
+
+    @model_validator(mode="after")
+    def _episodes_fit_the_engine(self) -> Recipe:
+        if self.agent.max_tokens > self.engine.max_model_len:
+            raise ValueError(
+                f"agent.max_tokens ({self.agent.max_tokens}) is over engine.max_model_len "
+                f"({self.engine.max_model_len}): an episode must fit the engine"
+            )
+        return self
