@@ -1,0 +1,90 @@
+"""The server side: uvicorn in the process's own loop, on a free port, every path behind a bearer token."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import uvicorn
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+KEEP_ALIVE_S = 120
+"""Longer than a client's pool keeps a connection, so that the server never closes one that is being reused."""
+
+
+def bearer(scope: Scope) -> str:
+    """The bearer token of a request, or an empty string."""
+    for name, value in scope.get("headers", ()):
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return str(value[7:].decode("latin-1"))
+    return ""
+
+
+def same_token(given: str, expected: str) -> bool:
+    """Compared in constant time."""
+    return hmac.compare_digest(given.encode(), expected.encode())
+
+
+async def answer(send: Send, status: int, text: str) -> None:
+    """A short JSON answer outside any framework."""
+    body = b'{"error": "' + text.encode() + b'"}'
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Guard:
+    """Pure ASGI middleware: 401 for every request, whatever its path, that lacks the token."""
+
+    def __init__(self, app: App, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not same_token(bearer(scope), self._token):
+            await answer(send, 401, "a bearer token of this run is required")
+            return
+        await self._app(scope, receive, send)
+
+
+class Server:
+    """One listener of this process."""
+
+    def __init__(self, app: App, host: str) -> None:
+        self._host = host
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1, ws="none",
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Bind a free port, serve, and return the URL."""
+        listener = socket.create_server((self._host, 0), backlog=2048)
+        port = listener.getsockname()[1]
+        self._serving = asyncio.create_task(self._serve(listener))
+        while not self._server.started:
+            if self._serving.done():
+                await self._serving
+            await asyncio.sleep(0.001)
+        return f"http://{self._host}:{port}"
+
+    async def _serve(self, listener: socket.socket) -> None:
+        # `_serve` skips uvicorn's own signal handlers: signals belong to the role.
+        await self._server._serve(sockets=[listener])
+
+    async def stop(self) -> None:
+        """Close the listener and end open requests."""
+        self._server.should_exit = True
+        self._server.force_exit = True
+        if self._serving is not None:
+            await self._serving
