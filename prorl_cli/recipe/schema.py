@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from prorl_cli.recipe.units import Duration, Size
 
+TINY = "builtin:tiny"
+"""The model that `warmstart` makes on the spot."""
+
 
 class Section(BaseModel):
     """A block of the recipe: frozen, no unknown keys, no silent coercion of types."""
@@ -219,6 +222,15 @@ class Recipe(Section):
     checkpoint: Checkpoint = Checkpoint()
     warmstart: Warmstart = Warmstart()
     cluster: Cluster = Cluster()
+
+    @model_validator(mode="after")
+    def _the_tiny_model_speaks_tiny(self) -> Recipe:
+        if (self.model == TINY) != (self.agent.renderer == "tiny"):
+            raise ValueError(
+                f"agent.renderer is {self.agent.renderer!r} and model is {self.model!r}: "
+                f"the renderer `tiny` and the model `{TINY}` belong together"
+            )
+        return self
 
     @model_validator(mode="after")
     def _episodes_fit_the_engine(self) -> Recipe:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import os
 import signal
@@ -18,8 +17,6 @@ from prorl_cli.role.role import Role
 from prorl_cli.rundir import Incarnation, RunDir
 from prorl_cli.spool.members import current_attempt
 
-PR_SET_PDEATHSIG = 1
-
 
 def main(kind: str, body: Callable[[Role], Awaitable[None]]) -> None:
     """Run `body` as role `kind` of the run directory named by the only argument; exits the process."""
@@ -28,20 +25,11 @@ def main(kind: str, body: Callable[[Role], Awaitable[None]]) -> None:
     )
     if len(sys.argv) != 2:
         raise SystemExit(f"usage: python -m prorl_cli.{kind} RUN_DIR")
-    die_with_parent()
     try:
         asyncio.run(_live(kind, Path(sys.argv[1]), body))
     except ProrlError as error:
         logging.getLogger(kind).error("%s", error)
         raise SystemExit(error.exit_code) from None
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies: a killed `launch` leaves no role behind."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def _live(kind: str, root: Path, body: Callable[[Role], Awaitable[None]]) -> None:
