@@ -141,8 +141,8 @@ def test_relative_paths_are_relative_to_the_recipe(write):
     assert Path(recipe.model) == path.parent / "../model"
 
 
-def test_the_tiny_model_and_its_renderer_belong_together(write):
-    assert "belong together" in mistakes(write(MINIMAL), "agent.renderer=hermes")
+def test_the_tiny_model_speaks_only_tiny(write):
+    assert "speaks only" in mistakes(write(MINIMAL), "agent.renderer=hermes")
 
 
 def test_an_episode_must_fit_the_engine(write):

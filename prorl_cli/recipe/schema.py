@@ -38,8 +38,8 @@ class Agent(Section):
 
     renderer: Literal["tiny", "hermes"] = "hermes"
     """How a conversation becomes tokens: `hermes` is the Qwen family's chat template and tool calls."""
-    tools: tuple[str, ...] = ("calculator",)
-    """Tools the policy may call: `calculator`; `bash`, `python` and `edit` need an isolating runtime."""
+    tools: tuple[Literal["calculator"], ...] = ("calculator",)
+    """Tools the policy may call."""
     system_prompt: str = ""
     """Put before the task when not empty."""
     max_turns: int = Field(default=8, ge=1)
@@ -53,10 +53,8 @@ class Agent(Section):
 class Sandbox(Section):
     """Where tool calls run."""
 
-    runtime: Literal["auto", "apptainer", "bwrap", "process"] = "auto"
-    """`auto` takes bwrap where it is installed, else process."""
-    unsafe: bool = False
-    """Grants bash and python to `process` boxes, which promise no isolation."""
+    runtime: Literal["auto", "bwrap", "process"] = "auto"
+    """`auto` takes bwrap where it works, else `process`, which promises no isolation."""
     tool_timeout: Duration = 10.0
     """Wall clock of one tool call."""
     memory: Size = 2**28
@@ -102,7 +100,7 @@ class Rollout(Section):
 class Engine(Section):
     """The policy servers."""
 
-    kind: Literal["embedded", "vllm"] = "embedded"
+    kind: Literal["embedded"] = "embedded"
     """`embedded` serves small models from this machine's CPU."""
     max_model_len: int = Field(default=2048, ge=8)
     """Longest sequence served, tokens."""
@@ -192,7 +190,7 @@ class Component(Section):
 class Cluster(Section):
     """Where the roles run."""
 
-    executor: Literal["local", "slurm"] = "local"
+    executor: Literal["local"] = "local"
     """`local` runs every role as a process of this machine."""
     restarts: int = Field(default=5, ge=0)
     """How often one role may be restarted in ten minutes before the run gives up."""
@@ -225,11 +223,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _the_tiny_model_speaks_tiny(self) -> Recipe:
-        if (self.model == TINY) != (self.agent.renderer == "tiny"):
-            raise ValueError(
-                f"agent.renderer is {self.agent.renderer!r} and model is {self.model!r}: "
-                f"the renderer `tiny` and the model `{TINY}` belong together"
-            )
+        if self.model == TINY and self.agent.renderer != "tiny":
+            raise ValueError(f"the model `{TINY}` speaks only `agent.renderer: tiny`, not {self.agent.renderer!r}")
         return self
 
     @model_validator(mode="after")

@@ -17,12 +17,17 @@ import psutil
 from prorl_cli.metrics import Recorder
 from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import Incarnation, RunDir
-from prorl_cli.spool.members import Endpoint, ensure_current, live, read_endpoints, read_obituaries, write_endpoint
+from prorl_cli.spool.members import (
+    BEAT_S,
+    Endpoint,
+    ensure_current,
+    live,
+    read_endpoints,
+    read_obituaries,
+    write_endpoint,
+)
 from prorl_cli.wire import Client, Doorbell, listen
 from prorl_cli.wire.server import App, Guard, Server
-
-BEAT_S = 2.0
-"""Between two heartbeats: one small file a process, cheap on any filesystem."""
 
 PEERS_S = 0.5
 """How long a listing of the endpoints is good for."""
@@ -74,6 +79,7 @@ class Role:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self.broken.done() and not self.broken.cancelled():
             self.broken.exception()
+        self.doorbell.ring()
         if self._server is not None:
             await self._server.stop()
         await self.client.__aexit__(kind, error, trace)

@@ -16,6 +16,9 @@ from prorl_cli.rundir import Incarnation, RunDir
 from prorl_cli.spool import sealed
 from prorl_cli.trajectory import Record
 
+BEAT_S = 2.0
+"""Between two announcements of a process: one small file each, cheap on any filesystem."""
+
 
 class Claim(Record):
     """Who took an attempt number."""
@@ -77,6 +80,12 @@ def claim_attempt(run: RunDir, about: dict[str, Any]) -> int:
     if not fsio.publish_exclusive(run.claim(number), sealed.seal(Claim(about=about))):
         raise Fenced(f"{run.root}: another launch has just claimed attempt {number}: see `prorl status {run.root}`")
     return number
+
+
+def read_claim(run: RunDir, attempt: int) -> dict[str, Any] | None:
+    """What the launch that took `attempt` said about itself; None when nobody took it."""
+    claim = sealed.load(run.claim(attempt), Claim)
+    return None if claim is None else claim.about
 
 
 def current_attempt(run: RunDir) -> int:

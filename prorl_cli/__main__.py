@@ -1,0 +1,5 @@
+"""`python -m prorl_cli` is `prorl`."""
+
+from prorl_cli.cli import main
+
+main()

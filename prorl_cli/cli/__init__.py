@@ -1,0 +1,25 @@
+"""The command line: a command parses, calls one function, prints. Heavy libraries load only where they work."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Entry point of `prorl`: any `ProrlError` becomes its message and its exit code."""
+    from prorl_cli.cli.app import app
+    from prorl_cli.errors import ProrlError
+
+    try:
+        app()
+    except ProrlError as error:
+        if os.environ.get("PRORL_DEBUG"):
+            raise
+        _print_error(str(error))
+        sys.exit(error.exit_code)
+
+
+def _print_error(text: str) -> None:
+    red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
+    print(f"{red}prorl: {text}{plain}", file=sys.stderr)  # noqa: T201  (the last word to the user)

@@ -1,0 +1,53 @@
+"""An attempt belongs to one `launch` or `resume`: exclusive, and refused while another is at work."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+import psutil
+
+from prorl_cli.errors import UserError
+from prorl_cli.rundir import RunDir
+from prorl_cli.spool.members import BEAT_S, claim_attempt, current_attempt, read_claim, read_endpoints, read_outcome
+
+
+def claim(run: RunDir) -> int:
+    """Take the next attempt; `UserError` when another process of this run is at work, `Fenced` when it was quicker."""
+    _refuse_if_at_work(run, current_attempt(run))
+    return claim_attempt(
+        run, {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": psutil.Process().create_time()}
+    )
+
+
+def _refuse_if_at_work(run: RunDir, previous: int) -> None:
+    owner = read_claim(run, previous)
+    if owner is None:
+        return
+    if owner["host"] == socket.gethostname():
+        at_work = _same_process(owner)
+    else:
+        at_work = read_outcome(run, previous) is None and _hearts_beat(run, previous)
+    if at_work:
+        raise UserError(
+            f"{run.root} is already running (process {owner['pid']} on {owner['host']}, attempt {previous}): "
+            f"stop it first with `prorl stop {run.root}`"
+        )
+
+
+def _same_process(owner: dict[str, Any]) -> bool:
+    try:
+        process = psutil.Process(owner["pid"])
+        started = float(owner["pid_started"])
+        return abs(process.create_time() - started) < 1 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _hearts_beat(run: RunDir, attempt: int) -> bool:
+    """Whether any process of the attempt still writes heartbeats: two looks, three beats apart."""
+    first = {peer.incarnation: peer.beat for peer in read_endpoints(run) if peer.attempt == attempt}
+    time.sleep(3 * BEAT_S)
+    return any(first.get(peer.incarnation, peer.beat) != peer.beat for peer in read_endpoints(run))

@@ -1,0 +1,211 @@
+"""`launch`, `resume`, `eval`: from a recipe to an attempt, from an attempt to an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.live import Live
+
+from prorl_cli import __version__
+from prorl_cli.cli import preflight, registry
+from prorl_cli.cli.claim import claim
+from prorl_cli.cli.snapshot import snapshot_code
+from prorl_cli.errors import RunDirError, Unfinished, UserError
+from prorl_cli.fsio import publish
+from prorl_cli.recipe import Recipe, with_overrides
+from prorl_cli.report import read_status, render_live, render_summary
+from prorl_cli.report.status import read_recipe
+from prorl_cli.rundir import FORMAT, RunDir
+from prorl_cli.slurm import plan_processes, supervise
+from prorl_cli.slurm.child import tail
+from prorl_cli.spool.members import Outcome, StopOrder, order_restore, order_stop, read_stop
+
+EXIT = {"done": 0, "failed": 1, "starved": 1, "stopped": Unfinished.exit_code}
+
+DRAIN_S = 60.0
+"""What one Ctrl-C gives running episodes."""
+
+REDRAW_S = 1.0
+"""Between two pictures of the live view; reading the run costs some milliseconds."""
+
+MUTABLE = ("learner.", "eval.", "checkpoint.", "cluster.", "sandbox.", "engine.slots", "engine.threads",
+           "rollout.max_staleness", "rollout.max_resample", "rollout.deadline", "rollout.retries",
+           "rollout.init.", "rollout.run.", "rollout.eval.")  # fmt: skip
+"""What `resume --set` may change: everything that does not change which episodes the run already asked for."""
+
+
+def launch(file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, dry_run: bool) -> int:
+    """Check, make the run directory, run; returns the exit code."""
+    recipe = preflight.checked(file, overrides)
+    root = (run_dir or _default_folder(recipe.name)).absolute()
+    if dry_run:
+        print("\n".join([f"run directory  {root}", *plan_processes(recipe).lines(root)]))  # noqa: T201
+        return 0
+    run = _create(root, file, recipe)
+    return _show(run, _attempt(run, recipe))
+
+
+def resume(root: Path, overrides: tuple[str, ...], restore: int | None) -> int:
+    """Start the next attempt of a run; returns the exit code."""
+    run = RunDir.open(root)
+    before = read_recipe(run, max(run.attempts(), default=1))
+    recipe = with_overrides(before, overrides)
+    for line in _difference(before, recipe, max(run.weight_folders(), default=0)):
+        print(line)  # noqa: T201
+    if restore is not None and restore not in (0, *run.checkpoint_steps()):
+        kept = ", ".join(map(str, [0, *run.checkpoint_steps()]))
+        raise UserError(f"there is no checkpoint of step {restore} to restore; there are: {kept}")
+    return _show(run, _attempt(run, recipe, restore))
+
+
+def evaluate(model: Path, file: Path, run_dir: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Roll out only the held-out tasks with `model`'s weights; prints pass@1."""
+    fixed = (f"model={json.dumps(str(model.absolute()))}", "learner.steps=0")
+    recipe = preflight.checked(file, (*overrides, *fixed))
+    if not recipe.eval.n:
+        raise UserError(f"{file} has no `eval.n`: add `--set eval.n=256`")
+    run = _create((run_dir or _default_folder(f"eval-{recipe.name}")).absolute(), file, recipe)
+    outcome = _attempt(run, recipe)
+    if outcome.state == "done" and as_json:
+        found = read_status(run).eval["before"]
+        print(json.dumps({"pass_at_1": found.pass_at_1, "stderr": found.stderr, "n": found.n}))  # noqa: T201
+        return 0
+    return _show(run, outcome)
+
+
+def _create(root: Path, file: Path, recipe: Recipe) -> RunDir:
+    fresh = not root.exists()
+    run = RunDir(root)
+    try:
+        run.create()
+        publish(run.recipe, file.read_bytes())
+        publish(run.provenance, json.dumps(_provenance(), indent=2).encode())
+        snapshot_code(run, recipe)
+    except (UserError, OSError) as error:
+        if fresh:
+            shutil.rmtree(root, ignore_errors=True)
+        if isinstance(error, UserError):
+            raise
+        raise RunDirError(f"cannot create the run directory {root}: {error}") from error
+    registry.remember(root)
+    return run
+
+
+def _attempt(run: RunDir, recipe: Recipe, restore: int | None = None) -> Outcome:
+    """Claim the next attempt and run it to its outcome under the live view."""
+    number = claim(run)
+    publish(run.resolved(number), recipe.model_dump_json(indent=2).encode())
+    if restore is not None:
+        order_restore(run, number, restore)
+    _point_latest_logs(run, number)
+    console = Console(stderr=True)
+    signal.signal(signal.SIGINT, lambda *_: _interrupted(run, number, console))
+    signal.signal(signal.SIGTERM, lambda *_: order_stop(run, number, StopOrder(mode="now", deadline_s=0.0)))
+    console.print(f"run directory {run.root}")
+    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
+        return supervise(run, number, plan_processes(recipe), recipe.cluster.restarts, _Painter(run, number, live))
+
+
+class _Painter:
+    """Redraws the live view, at most every `REDRAW_S`; on a plain log it prints a line now and then."""
+
+    def __init__(self, run: RunDir, attempt: int, live: Live) -> None:
+        self._run, self._attempt, self._live = run, attempt, live
+        self._next = 0.0
+        self._interval = REDRAW_S if live.console.is_terminal else 15.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self._interval
+        if self._run.weight_folders():
+            status = read_status(self._run)
+            if self._live.console.is_terminal:
+                self._live.update(render_live(status), refresh=True)
+            else:
+                self._live.console.print(_one_line(status.step, status.steps, status.learner, status.waits))
+        else:
+            words = tail(self._run.log(self._attempt, "warmstart"), 1) or "making the first weights"
+            if self._live.console.is_terminal:
+                self._live.update(words, refresh=True)
+            else:
+                self._live.console.print(words)
+
+
+def _one_line(step: int, steps: int, learner: dict[str, float], waits: list[str]) -> str:
+    reward = f"  reward {learner['reward']:.3f}  {learner['step_s']:.2f} s/step" if learner else ""
+    return f"step {step}/{steps}{reward}  {'; '.join(waits[:2])}"
+
+
+def _interrupted(run: RunDir, attempt: int, console: Console) -> None:
+    if read_stop(run, attempt) is None:
+        order_stop(run, attempt, StopOrder(mode="drain", deadline_s=DRAIN_S))
+        console.print(f"draining for at most {DRAIN_S:.0f} s; Ctrl-C again stops at once")
+    else:
+        order_stop(run, attempt, StopOrder(mode="now", deadline_s=0.0))
+
+
+def _show(run: RunDir, outcome: Outcome) -> int:
+    Console().print(render_summary(read_status(run)))
+    if outcome.state != "done":
+        Console(stderr=True).print(f"{outcome.state}: {outcome.reason}", style="red", markup=False)
+    if outcome.state == "stopped":
+        print(f"go on with: prorl resume {run.root}")  # noqa: T201
+    return EXIT[outcome.state]
+
+
+def _difference(before: Recipe, after: Recipe, step: int) -> list[str]:
+    old, new = _flat(json.loads(before.model_dump_json())), _flat(json.loads(after.model_dump_json()))
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    refused = [key for key in changed if not key.startswith(MUTABLE)]
+    if refused:
+        raise UserError(
+            f"a run cannot change {', '.join(refused)}: what it already asked for depends on it. "
+            f"Start a new run, or change only {', '.join(prefix.rstrip('.') for prefix in MUTABLE)}"
+        )
+    if after.learner.steps < step:
+        raise UserError(f"learner.steps is {after.learner.steps}, but the run has already done {step} steps")
+    return [f"{key}: {old.get(key)} → {new.get(key)}" for key in changed]
+
+
+def _flat(data: object, path: str = "") -> dict[str, object]:
+    if isinstance(data, dict):
+        return {key: value for name, item in data.items() for key, value in _flat(item, f"{path}.{name}").items()}
+    return {path.removeprefix("."): data}
+
+
+def _default_folder(name: str) -> Path:
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _point_latest_logs(run: RunDir, attempt: int) -> None:
+    temporary = run.logs / f".latest-{os.getpid()}"
+    temporary.symlink_to(str(attempt))
+    temporary.replace(run.latest_logs)
+
+
+def _provenance() -> dict[str, object]:
+    packages = ("torch", "transformers", "reasoning-gym", "tokenizers", "msgspec")
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "format": FORMAT, "prorl": __version__, "python": sys.version, "packages": versions,
+        "platform": platform.platform(), "host": socket.gethostname(), "cpus": psutil.cpu_count(),
+        "argv": sys.argv, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }  # fmt: skip

@@ -1,0 +1,9 @@
+"""What a run looks like, read from its directory alone: while it runs, after it ended, with half its roles dead.
+
+Refuses to change anything; called by the command line.
+"""
+
+from prorl_cli.report.screen import render_live, render_summary
+from prorl_cli.report.status import Status, read_status
+
+__all__ = ["Status", "read_status", "render_live", "render_summary"]

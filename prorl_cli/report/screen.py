@@ -1,0 +1,126 @@
+"""The live view and the closing summary of a run, as rich renderables. Pure: from a `Status` to text."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from prorl_cli.report.chart import draw, sparkline
+from prorl_cli.report.status import EvalStatus, RoleStatus, Status
+
+STATE_STYLE = {
+    "done": "bold green",
+    "running": "green",
+    "failed": "bold red",
+    "dead": "bold red",
+    "starved": "bold red",
+}
+
+
+def render_live(status: Status) -> RenderableType:
+    """What `launch` and `status` redraw while a run goes on."""
+    parts: list[RenderableType] = [_headline(status), _progress(status)]
+    if status.reward_curve:
+        reward = status.learner.get("reward", 0.0)
+        parts.append(Text(f"reward  {sparkline(status.reward_curve)}  {reward:.3f} (mean of the last 10 steps)"))
+    parts += [Text(line) for line in _evaluations(status)]
+    parts += [_rates(status), _roles(status.roles)]
+    parts += [Text(f"  {wait}", style="dim") for wait in status.waits]
+    return Group(*parts)
+
+
+def render_summary(status: Status) -> RenderableType:
+    """What `launch` ends with."""
+    parts: list[RenderableType] = [_headline(status)]
+    parts += [Text(line, style="bold") for line in _evaluations(status)]
+    if status.reward_curve:
+        parts.append(Text(f"\ntraining reward, step 1 to {len(status.reward_curve)}"))
+        parts += [Text(line, style="cyan") for line in draw(status.reward_curve)]
+    parts += [Text(""), _rates(status), Text(_drops(status))]
+    if status.bottleneck:
+        parts.append(Text(f"bottleneck    {status.bottleneck}"))
+    parts += [Text(""), *(Text(f"  {command}", style="dim") for command in _further(status))]
+    return Group(*parts)
+
+
+def _headline(status: Status) -> Text:
+    text = Text(f"{status.name}  ", style="bold")
+    text.append(status.state, style=STATE_STYLE.get(status.state, "yellow"))
+    text.append(f"  step {status.step}/{status.steps}  {status.elapsed_s / 60:.1f} min  {status.run}", style="default")
+    if status.reason:
+        text.append(f"\n  {status.reason}", style="yellow")
+    return text
+
+
+def _progress(status: Status) -> RenderableType:
+    return ProgressBar(total=max(1, status.steps), completed=status.step, width=60)
+
+
+def _evaluations(status: Status) -> list[str]:
+    lines = [f"pass@1 {_spell(name):<16}{_score(found)}" for name, found in status.eval.items()]
+    if "before" in status.eval and "after" in status.eval:
+        gain = status.eval["after"].pass_at_1 - status.eval["before"].pass_at_1
+        lines.append(f"pass@1 gain           {gain:+.3f}")
+    return lines
+
+
+def _spell(name: str) -> str:
+    return f"at step {name}" if name.isdigit() else f"{name} training"
+
+
+def _score(found: EvalStatus) -> str:
+    domains = ", ".join(f"{domain} {value:.3f}" for domain, value in found.by_domain.items())
+    return f"{found.pass_at_1:.3f} ± {found.stderr:.3f}  (n = {found.n}, T = 1; {domains})"
+
+
+def _rates(status: Status) -> Text:
+    learner = status.learner
+    step = f"{learner['step_s']:.2f} s per step, " if learner else ""
+    return Text(
+        f"throughput    {status.throughput['trajectories_per_min']:.0f} trajectories/min, "
+        f"{step}{status.throughput['tokens_per_s']:.0f} tokens/s"
+        + (f"\nlearner       entropy {learner['entropy']:.3f}, KL {learner['kl']:.4f}" if learner else "")
+    )
+
+
+def _drops(status: Status) -> str:
+    counts = status.trajectories
+    failed, dropped = _classes(counts["failed"]), _classes(counts["dropped"])
+    return f"trajectories  {counts['finished']} finished; failed: {failed}; groups dropped: {dropped}"
+
+
+def _classes(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def _roles(roles: list[RoleStatus]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("role", "state", "weights", "step", "idle", ""):
+        table.add_column(column)
+    for role in (role for role in roles if role.state != "dead"):
+        table.add_row(
+            role.name, role.state, _number(role.version), _number(role.step),
+            "" if role.idle is None else f"{100 * role.idle:.0f} %", _facts(role.facts),
+        )  # fmt: skip
+    return table
+
+
+def _facts(facts: dict[str, float | int | str]) -> str:
+    shown = [f"{key} {value}" for key, value in facts.items() if key not in ("busy_s", "up_s")]
+    return ", ".join(shown[:6])
+
+
+def _number(value: int) -> str:
+    return "" if value < 0 else str(value)
+
+
+def _further(status: Status) -> list[str]:
+    run = status.run
+    return [
+        f"prorl samples {run} --worst     transcripts, worst first (also --best, --failed, --step N)",
+        f"prorl status {run} --json       all of this for machines",
+        f"prorl logs {run} learner        a role's log",
+        f"prorl export {run} OUT          the trained model as a Hugging Face folder",
+    ]

@@ -1,0 +1,212 @@
+"""`status`: one frozen picture of a run, the same for the live view, the summary and `--json`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from prorl_cli.errors import RunDirError
+from prorl_cli.metrics import read_rows
+from prorl_cli.recipe import Recipe
+from prorl_cli.rundir import RunDir
+from prorl_cli.spool.evals import Evaluation, evaluations
+from prorl_cli.spool.members import (
+    Endpoint,
+    current_attempt,
+    live,
+    read_endpoints,
+    read_obituaries,
+    read_outcome,
+    read_stop,
+)
+from prorl_cli.spool.trajectories import TrajectoryFollower
+
+SILENT_S = 15.0
+"""A heartbeat older than this, by the reader's clock on the endpoint file, is shown as silent."""
+
+
+class RoleStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One process, alive or dead."""
+
+    name: str
+    role: str
+    state: str
+    waiting: str
+    waiting_s: float
+    version: int
+    step: int
+    idle: float | None
+    facts: dict[str, float | int | str]
+
+
+class EvalStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Pass@1 of one weight version on held-out tasks."""
+
+    version: int
+    pass_at_1: float
+    stderr: float
+    n: int
+    by_domain: dict[str, float]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `prorl status` says. Times in seconds."""
+
+    run: str
+    name: str
+    state: str
+    reason: str
+    attempt: int
+    step: int
+    steps: int
+    eval: dict[str, EvalStatus]
+    trajectories: dict[str, Any]
+    throughput: dict[str, float]
+    learner: dict[str, float]
+    bottleneck: str
+    waits: list[str]
+    roles: list[RoleStatus]
+    reward_curve: list[float]
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    finished: int
+    failed: dict[str, int]
+    tokens: int
+
+
+def read_status(run: RunDir) -> Status:
+    """The picture of `run` now."""
+    attempt = current_attempt(run)
+    recipe = read_recipe(run, attempt)
+    endpoints = read_endpoints(run)
+    alive = {peer.incarnation for peer in live(endpoints, read_obituaries(run), attempt)}
+    roles = [_role(peer, peer.incarnation in alive) for peer in endpoints if peer.attempt == attempt]
+    state, reason = _state(run, attempt, roles)
+    steps = sorted(read_rows(run, "step"), key=lambda row: row["step"])
+    published = list(read_rows(run, "step_published"))
+    counts = _count(run)
+    elapsed = _elapsed(run)
+    return Status(
+        run=str(run.root), name=recipe.name, state=state, reason=reason, attempt=attempt,
+        step=max(run.weight_folders(), default=0), steps=recipe.learner.steps,
+        eval=_evals(evaluations(run), recipe.learner.steps),
+        trajectories={"finished": counts.finished, "failed": counts.failed, "dropped": _dropped(published)},
+        throughput=_throughput(counts, endpoints),
+        learner=_learner(steps), bottleneck=_bottleneck(roles), waits=_waits(roles), roles=roles,
+        reward_curve=[float(row["reward"]) for row in _last_of_each_step(steps)], elapsed_s=elapsed,
+    )  # fmt: skip
+
+
+def read_recipe(run: RunDir, attempt: int) -> Recipe:
+    """The resolved recipe of the newest attempt up to `attempt` that wrote one."""
+    for number in range(attempt, 0, -1):
+        if (path := run.resolved(number)).exists():
+            return Recipe.model_validate_json(path.read_text())
+    raise RunDirError(f"{run.root} holds no resolved recipe: its launch did not get far; start it again")
+
+
+def _role(peer: Endpoint, alive: bool) -> RoleStatus:
+    up, busy = float(peer.facts.get("up_s", 0)), float(peer.facts.get("busy_s", 0))
+    idle = round(max(0.0, 1 - busy / up), 3) if up > 1 and busy else None
+    state = peer.state if alive or peer.state == "ended" else "dead"
+    return RoleStatus(
+        name=peer.incarnation, role=peer.role, state=state,
+        waiting=peer.waiting if alive else "", waiting_s=peer.waiting_s, version=peer.version, step=peer.step,
+        idle=idle, facts=peer.facts,
+    )  # fmt: skip
+
+
+def _state(run: RunDir, attempt: int, roles: list[RoleStatus]) -> tuple[str, str]:
+    if outcome := read_outcome(run, attempt):
+        return outcome.state, outcome.reason
+    if read_stop(run, attempt):
+        return "stopping", "a stop was ordered"
+    newest = max((run.endpoint(role.name).stat().st_mtime for role in roles), default=None)
+    if newest is None:
+        return "starting", ""
+    if time.time() - newest > SILENT_S:
+        return "dead", f"no process was heard for {time.time() - newest:.0f} s: `prorl resume {run.root}` goes on"
+    return "running", ""
+
+
+def _count(run: RunDir) -> _Counts:
+    finished, tokens, failed = 0, 0, Counter[str]()
+    for entry in TrajectoryFollower(run).poll():
+        if entry.error_class is None:
+            finished += 1
+            tokens += entry.authored
+        else:
+            failed[str(entry.error_class)] += 1
+    return _Counts(finished, dict(failed), tokens)
+
+
+def _dropped(published: list[dict[str, Any]]) -> dict[str, int]:
+    total = Counter[str]()
+    for row in published:
+        total.update(row.get("dropped", {}))
+    return dict(total)
+
+
+def _elapsed(run: RunDir) -> float:
+    times = [path.stat().st_mtime for path in run.metrics.glob("*.jsonl")] + [run.recipe.stat().st_mtime]
+    return round(max(times) - run.recipe.stat().st_mtime, 1)
+
+
+def _throughput(counts: _Counts, endpoints: list[Endpoint]) -> dict[str, float]:
+    rolling = max(1.0, sum(_worker_seconds(endpoints).values()))
+    return {
+        "trajectories_per_min": round(60 * counts.finished / rolling, 1),
+        "tokens_per_s": round(counts.tokens / rolling, 1),
+    }
+
+
+def _worker_seconds(endpoints: list[Endpoint]) -> dict[int, float]:
+    """Per attempt, how long rollout workers were up (the longest of those side by side)."""
+    seconds: dict[int, float] = {}
+    for peer in endpoints:
+        if peer.role == "rollout":
+            seconds[peer.attempt] = max(seconds.get(peer.attempt, 0.0), float(peer.facts.get("up_s", 0)))
+    return seconds
+
+
+def _last_of_each_step(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({row["step"]: row for row in steps}.values())
+
+
+def _learner(steps: list[dict[str, Any]]) -> dict[str, float]:
+    last = _last_of_each_step(steps)[-10:]
+    if not last:
+        return {}
+    keys = ("step_s", "reward", "entropy", "kl", "loss", "grad_norm", "clip_fraction", "staleness", "waited_s")
+    return {key: round(sum(float(row.get(key, 0)) for row in last) / len(last), 5) for key in keys}
+
+
+def _evals(found: dict[int, Evaluation], steps: int) -> dict[str, EvalStatus]:
+    named = {}
+    for version, evaluation in sorted(found.items()):
+        name = "before" if version == 0 else "after" if version == steps else str(version)
+        named[name] = EvalStatus(
+            version=version, pass_at_1=evaluation.pass_at_1, stderr=evaluation.stderr, n=evaluation.n,
+            by_domain=evaluation.by_domain,
+        )  # fmt: skip
+    return named
+
+
+def _waits(roles: list[RoleStatus]) -> list[str]:
+    return [f"{role.role} waits for {role.waiting} ({role.waiting_s:.0f} s)" for role in roles if role.waiting]
+
+
+def _bottleneck(roles: list[RoleStatus]) -> str:
+    """The role that idles least: everybody else waits for it."""
+    known = [(role.idle, role.role) for role in roles if role.idle is not None]
+    if not known:
+        return ""
+    idle, name = min(known)
+    return f"{name} (busy {100 * (1 - idle):.0f} % of the time)"

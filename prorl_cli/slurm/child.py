@@ -1,0 +1,104 @@
+"""One role process on this machine: started so that it cannot outlive its starter, its end recorded."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from prorl_cli.rundir import RunDir
+from prorl_cli.slurm.plan import Process
+from prorl_cli.spool.members import Obituary, read_endpoints, write_obituary
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """From now on this process inherits what its children leave behind, so that it can end that too."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Child:
+    """A started role; `code` is None while it runs."""
+
+    def __init__(self, run: RunDir, attempt: int, process: Process) -> None:
+        self.process = process
+        self.log = run.log(attempt, process.name)
+        self._run, self._attempt = run, attempt
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        starter = os.getpid()
+
+        def tie_to_starter() -> None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != starter:
+                os._exit(1)
+
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                process.command(run.root), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, preexec_fn=tie_to_starter, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """Process id; also the id of its process group."""
+        return self._popen.pid
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, negative for a signal, None while it runs."""
+        return self._popen.poll()
+
+    def signal(self, number: int) -> None:
+        """To the whole group; a group that is gone is fine."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return
+
+    def bury(self) -> None:
+        """Record the end for everybody who waits for this incarnation's heartbeat."""
+        for endpoint in read_endpoints(self._run):
+            if endpoint.pid == self.pid and endpoint.attempt == self._attempt and endpoint.role == self.process.room:
+                reason = how_it_ended(self.code)
+                obituary = Obituary(
+                    incarnation=endpoint.incarnation, code=self.code or 0, reason=reason, step=endpoint.step
+                )
+                write_obituary(self._run, obituary)
+
+    def last_words(self, lines: int = 8) -> str:
+        """The end of its log."""
+        return tail(self.log, lines)
+
+
+def how_it_ended(code: int | None) -> str:
+    """An exit code in words."""
+    if code is not None and code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exited with code {code}"
+
+
+def tail(log: Path, lines: int) -> str:
+    """The last lines of a text file, at most 16 KiB of it."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 16384))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def end_descendants() -> None:
+    """Kill whatever is still below this process: orphans that roles left to their subreaper."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=5)
