@@ -124,14 +124,20 @@ class LeaseClient:
         raise InfraError(ErrorClass.ENGINE, f"no lease within {self._deadline_s:g} s: {reason}")
 
     async def _ask(self, ask: dict[str, Any], left: float) -> Lease:
-        url, hold = self._find(), min(HOLD_S, left)
+        url, hold = f"{self._find()}/leases", min(HOLD_S, left)
         release, self._finished = self._finished, []
         body = {**ask, "release": release, "wait_s": hold}
-        answer = await self._finder.client.call("POST", f"{url}/leases", body, deadline_s=hold + CALL_S)
-        return Lease(
-            id=answer["lease"], engine=answer["engine"], engine_url=answer["engine_url"],
-            version=answer["version"], ttl_s=answer["ttl_s"],
-        )  # fmt: skip
+        call = asyncio.ensure_future(self._finder.client.call("POST", url, body, deadline_s=hold + CALL_S))
+        try:
+            return _lease(await asyncio.shield(call))
+        except asyncio.CancelledError:
+            # The grant may be on its way already: it is given back when it comes.
+            call.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, call: asyncio.Future[dict[str, Any]]) -> None:
+        if not call.cancelled() and call.exception() is None:
+            self._finish(_lease(call.result()), ok=True)
 
     def _refused(self, error: Refused) -> str:
         if error.status in NOT_A_ROUTER:
@@ -193,3 +199,10 @@ def blames_engine(error: BaseException) -> bool:
     if isinstance(error, Refused):
         return error.status >= 500
     return isinstance(error, WireError)
+
+
+def _lease(answer: dict[str, Any]) -> Lease:
+    return Lease(
+        id=answer["lease"], engine=answer["engine"], engine_url=answer["engine_url"],
+        version=answer["version"], ttl_s=answer["ttl_s"],
+    )  # fmt: skip
