@@ -1,0 +1,45 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_DIR ?=
+SEED ?=
+SEEDS ?= 1 2 3
+OUT ?= bench.json
+
+.PHONY: demo demo-seeds test quick check format bench-spool bench-demo clean
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[train,dev]"
+	touch $@
+
+demo: $(VENV)/ready ## train the quickstart, about ten minutes on two cores
+	$(BIN)/prorl launch recipes/quickstart.yaml $(if $(RUN_DIR),--run-dir "$(RUN_DIR)") $(if $(SEED),--set seed=$(SEED))
+
+demo-seeds: $(VENV)/ready ## the quickstart on three seeds; fails when one gains less than .30
+	$(BIN)/python -m tests.demo_seeds $(SEEDS)
+
+test: $(VENV)/ready ## every test that needs no installed service
+	$(BIN)/python -m pytest
+
+quick: $(VENV)/ready ## the inner loop, under 90 seconds
+	$(BIN)/python -m pytest -q -m "not slow"
+
+check: $(VENV)/ready ## format, lint, types, architecture
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: $(VENV)/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench-spool bench-demo: bench-%: $(VENV)/ready ## writes $(OUT)
+	$(BIN)/python -m tests.bench.bench_$* $(OUT)
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
