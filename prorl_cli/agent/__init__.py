@@ -1,6 +1,26 @@
 """The multi-turn loop: how a conversation becomes tokens, how tools are called, how an episode ends."""
 
+from prorl_cli.agent.load import load_renderer
+from prorl_cli.agent.loop import Episode, Limits, Policy, run_episode
+from prorl_cli.agent.policy import EnginePolicy, Sampling
 from prorl_cli.agent.render import Call, Message, Renderer, Tool, Turn
 from prorl_cli.agent.tiny import TinyRenderer, build_tiny_tokenizer
+from prorl_cli.agent.toolbox import ToolBox
 
-__all__ = ["Call", "Message", "Renderer", "TinyRenderer", "Tool", "Turn", "build_tiny_tokenizer"]
+__all__ = [
+    "Call",
+    "EnginePolicy",
+    "Episode",
+    "Limits",
+    "Message",
+    "Policy",
+    "Renderer",
+    "Sampling",
+    "TinyRenderer",
+    "Tool",
+    "ToolBox",
+    "Turn",
+    "build_tiny_tokenizer",
+    "load_renderer",
+    "run_episode",
+]

@@ -6,9 +6,13 @@ agent loop, by the warm start (which writes its transcripts in the same format) 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+REPLACEMENT = "\ufffd"
+"""What stands for a character or an id that a renderer does not know."""
 
 Message = dict[str, str]
 """`{"role": "system" | "user", "content": text}`."""
@@ -20,6 +24,11 @@ class Call:
 
     tool: str
     arguments: dict[str, Any]
+
+    @property
+    def shown(self) -> str:
+        """The arguments as JSON, for records."""
+        return json.dumps(self.arguments, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from prorl_cli.agent.render import Call, Message, Tool, Turn
+from prorl_cli.agent.render import REPLACEMENT, Call, Message, Tool, Turn
 
 TAGS = ("<bos>", "<end>", "<system>", "<user>", "<assistant>", "<call>", "<endcall>", "<result>", "<endresult>")
-REPLACEMENT = "\ufffd"
 SYMBOLS = (*TAGS, REPLACEMENT, "\n", *(chr(code) for code in range(32, 127)))
 VOCAB_SIZE = len(SYMBOLS)
 BOS, END, SYSTEM, USER, ASSISTANT, CALL, ENDCALL, RESULT, ENDRESULT, UNKNOWN = range(10)

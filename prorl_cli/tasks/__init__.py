@@ -1,6 +1,19 @@
 """The domains: where tasks come from, what one episode of them does, and how it is scored."""
 
-from prorl_cli.tasks.open import open_source
+from prorl_cli.tasks.handler import Handler, Job, Score
+from prorl_cli.tasks.open import load_handler, open_source
+from prorl_cli.tasks.question_answer import QuestionAnswer
 from prorl_cli.tasks.source import Item, Source
+from prorl_cli.tasks.verifiers import Verifiers
 
-__all__ = ["Item", "Source", "open_source"]
+__all__ = [
+    "Handler",
+    "Item",
+    "Job",
+    "QuestionAnswer",
+    "Score",
+    "Source",
+    "Verifiers",
+    "load_handler",
+    "open_source",
+]

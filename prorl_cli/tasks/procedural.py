@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from prorl_cli.errors import UserError
-from prorl_cli.tasks.source import Item, digest, first_on_side
+from prorl_cli.tasks.source import Item, Options, digest, first_on_side
 
 GOODS = ("pens", "cups", "hats", "nuts", "maps", "keys", "eggs", "figs", "jars", "nets", "bags", "fans")
 MAX_DIFFICULTY = len(GOODS)
@@ -24,7 +23,7 @@ class Purchase:
 
     held_out_size = None
 
-    def __init__(self, options: dict[str, Any], seed: int) -> None:
+    def __init__(self, options: Options, seed: int) -> None:
         self._low, self._high = _difficulty(options)
         self._seed = seed
 
@@ -48,7 +47,7 @@ def _purchase(draw: Random, lines: int) -> Item:
     return Item(question=f"{listed}. Total?", answer=answer, payload=payload)
 
 
-def _difficulty(options: dict[str, Any]) -> tuple[int, int]:
+def _difficulty(options: Options) -> tuple[int, int]:
     unknown = options.keys() - {"difficulty"}
     if unknown:
         raise UserError(f"procedural:purchase has no option {', '.join(sorted(unknown))}: it has difficulty")

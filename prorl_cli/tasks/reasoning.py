@@ -1,69 +1,118 @@
-"""`reasoning_gym:NAME`: tasks and verifier of any data set of the reasoning-gym package; options are its own.
+"""`reasoning_gym:NAME`: tasks of any data set of the reasoning-gym package; `options` are its own.
 
 Item i of a reasoning-gym set with seed s is made from seed s + i, so sets with nearby seeds share almost all items.
-Here every item draws from a window of seeds of its own, placed by a hash of (run seed, side, index).
+Here an item's candidates come from seeds placed by a hash of (run seed, side, index), and the text of a question
+says on which side it lies. Scored by the package's own `score_answer`, in the verifier process.
 """
 
 from __future__ import annotations
 
-import re
+import base64
+import json
+import pickle
+import random
+import sys
+import threading
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from prorl_cli.errors import UserError
-from prorl_cli.tasks.source import Item, digest, first_on_side
+from prorl_cli.tasks.arithmetic import leads_to
+from prorl_cli.tasks.hash_fixed import HashFixed
+from prorl_cli.tasks.source import MAX_CANDIDATES, Item, Options, digest, first_on_side
 
 WINDOW = 64
-"""Candidates of one window; small, as some sets allocate for their whole size."""
+"""Items of one data set object; a few sets make or index all of theirs when they are opened."""
 
-_PLAIN_ARITHMETIC = re.compile(r"[0-9+\-*/(). ]+")
+HASH_ORDERED = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
+"""Sets of reasoning-gym 0.1 whose questions depend on Python's string hashes, which differ from process to process."""
+
+_GLOBAL_RANDOM = threading.Lock()
 
 
 class ReasoningGym:
-    """One reasoning-gym data set. `UserError` for an unknown name or options it refuses."""
+    """One reasoning-gym data set. `UserError` for an unknown name or options that it refuses."""
 
     held_out_size = None
 
-    def __init__(self, name: str, options: dict[str, Any], seed: int) -> None:
-        self._name, self._options, self._seed = name, dict(options), seed
-        make_dataset(name, self._options, 0)
+    def __init__(self, name: str, options: Options, seed: int) -> None:
+        self._name, self._options, self._seed = name, options, seed
+        self._dataset = open_dataset(name, options)
+        self._child = HashFixed()
+        self._windowed = _indexes_what_it_made(open_dataset(name, options))
 
     def item(self, index: int, held_out: bool) -> Item:
         """See `Source.item`."""
+        if self._name in HASH_ORDERED and sys.flags.hash_randomization:
+            return self._item_of_child(index, held_out)
         return first_on_side(self._candidates(index, held_out), held_out, f"reasoning_gym:{self._name}")
 
-    def _candidates(self, index: int, held_out: bool) -> Iterator[Item]:
-        side, ordinal = ("held-out" if held_out else "train"), 0
-        while True:
-            seed = digest("reasoning_gym", self._seed, side, index, ordinal) % 2**31
-            dataset = make_dataset(self._name, self._options, seed)
-            for position in range(WINDOW):
-                yield self._item(dataset[position])
-            ordinal += 1
+    def _item_of_child(self, index: int, held_out: bool) -> Item:
+        asked = {"name": self._name, "options": self._options, "seed": self._seed, "index": index, "held_out": held_out}
+        item: Item = pickle.loads(base64.b64decode(self._child.call(f"{__name__}:pickled_item", **asked)))
+        return item
 
-    def _item(self, entry: dict[str, Any]) -> Item:
-        expression = entry.get("metadata", {}).get("expression")
-        plain = isinstance(expression, str) and _PLAIN_ARITHMETIC.fullmatch(expression)
+    def _candidates(self, index: int, held_out: bool) -> Iterator[Item]:
+        for window in range(MAX_CANDIDATES // WINDOW):
+            seed = digest("reasoning_gym", self._seed, held_out, index, window) % 2**31
+            dataset = open_dataset(self._name, self._options, seed) if self._windowed else self._dataset
+            for position in range(WINDOW):
+                yield self._item(dataset, position if self._windowed else seed + position)
+
+    def _item(self, dataset: Any, position: int) -> Item:
+        entry = _draw(dataset, position)
+        answer = "" if entry["answer"] is None else str(entry["answer"])
+        expression = entry["metadata"].get("expression")
         payload = {
             "verifier": "reasoning_gym",
             "dataset": self._name,
             "options": self._options,
             "entry": entry,
-            "expression": expression if plain else None,
+            "expression": expression if leads_to(expression, answer) else None,
         }
-        return Item(question=str(entry["question"]), answer=str(entry["answer"]), payload=payload)
+        return Item(question=str(entry["question"]), answer=answer, payload=payload)
 
 
-def make_dataset(name: str, options: dict[str, Any], seed: int) -> Any:
+def pickled_item(*, name: str, options: Options, seed: int, index: int, held_out: bool) -> str:
+    """For `HashFixed`: an item as text."""
+    return base64.b64encode(pickle.dumps(_cached(name, json.dumps(options), seed).item(index, held_out))).decode()
+
+
+@lru_cache(maxsize=4)
+def _cached(name: str, options: str, seed: int) -> ReasoningGym:
+    return ReasoningGym(name, json.loads(options), seed)
+
+
+def open_dataset(name: str, options: Options, seed: int = 0) -> Any:
     """The package's own data set object; `UserError` says what is wrong with the name or the options."""
     from reasoning_gym.factory import DATASETS, create_dataset
 
     if name not in DATASETS:
         raise UserError(f"reasoning_gym has no data set {name!r}: it has {', '.join(sorted(DATASETS))}")
-    reserved = {"seed", "size"} & options.keys()
-    if reserved:
-        raise UserError(f"reasoning_gym:{name}: options may not set {', '.join(sorted(reserved))}: prorl draws them")
+    if reserved := sorted({"seed", "size"} & options.keys()):
+        raise UserError(f"reasoning_gym:{name}: options may not set {' or '.join(reserved)}: prorl draws them")
     try:
         return create_dataset(name, seed=seed, size=WINDOW, **options)
     except (TypeError, ValueError, AssertionError) as error:
         raise UserError(f"reasoning_gym:{name} refuses the options {options}: {error}") from error
+
+
+def _draw(dataset: Any, position: int) -> Any:
+    """One entry; sets that draw from the module `random` as well get it seeded, and everybody else theirs back."""
+    with _GLOBAL_RANDOM:
+        state = random.getstate()
+        random.seed(position)
+        try:
+            return dataset[position]
+        finally:
+            random.setstate(state)
+
+
+def _indexes_what_it_made(dataset: Any) -> bool:
+    """Whether the set knows only the items it was opened with; most make any item from seed + position."""
+    try:
+        _draw(dataset, 2**30)
+    except IndexError:
+        return True
+    return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from prorl_cli.errors import UserError
@@ -19,6 +20,10 @@ HELD_OUT_ONE_IN = 5
 
 MAX_CANDIDATES = 2048
 """Draws for one item before a source is called too small to be split: odds of 1e-190 for a rich one."""
+
+
+Options = dict[str, Any]
+"""`options` of a recipe's task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +54,18 @@ def digest(*parts: object) -> int:
 
 
 def is_held_out(question: str) -> bool:
-    """On which side of the split a question lies; white space at its ends and between words does not matter."""
-    return digest("held-out", " ".join(question.split())) % HELD_OUT_ONE_IN == 0
+    """On which side of the split a question lies."""
+    return digest("held-out", normalized(question)) % HELD_OUT_ONE_IN == 0
+
+
+def normalized(question: str) -> str:
+    """Two questions are the same if this is: white space at the ends and its amount between words do not count."""
+    return " ".join(question.split())
 
 
 def first_on_side(candidates: Iterator[Item], held_out: bool, name: str) -> Item:
-    """The first candidate on the wanted side; `UserError` when none of `MAX_CANDIDATES` is."""
-    for _, candidate in zip(range(MAX_CANDIDATES), candidates, strict=False):
+    """The first candidate on the wanted side; `UserError` when none of the first `MAX_CANDIDATES` is."""
+    for candidate in islice(candidates, MAX_CANDIDATES):
         if is_held_out(candidate.question) == held_out:
             return candidate
     side = "held-out" if held_out else "train"

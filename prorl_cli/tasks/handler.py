@@ -1,0 +1,76 @@
+"""What a domain does with one episode: `Handler`, for prorl's own domains and for yours.
+
+    class Chemistry(QuestionAnswer):
+        async def eval(self, job, episode):
+            return Score(reward=await job.verifiers.call("my_lab.checks:formula", given=episode.answer), parts={})
+
+A handler is made once a worker and serves many jobs at once: what belongs to one job lives in `job.state`. Slow or
+risky code goes through `job.verifiers.call`; whatever a stage raises fails that member, never the worker.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from prorl_cli.agent import Episode, Limits, Policy, Renderer, ToolBox
+from prorl_cli.recipe import TaskSpec
+from prorl_cli.tasks.source import Item
+from prorl_cli.tasks.verifiers import Verifiers
+from prorl_cli.trajectory import TaskRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The reward of an episode and what it is made of; both finite."""
+
+    reward: float
+    parts: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One member of a group, with all that its three stages need."""
+
+    ref: TaskRef
+    item: Item
+    seed: int
+    session: str
+    """Names the episode: engines are chosen by it."""
+    policy: Policy
+    renderer: Renderer
+    tools: ToolBox
+    limits: Limits
+    verifiers: Verifiers
+    system_prompt: str = ""
+    state: dict[str, Any] = field(default_factory=dict)
+    """The handler's own, from one stage to the next."""
+
+
+class Handler(ABC):
+    """Three stages and a callback for each one's failure. Made as `Class(spec)` from the recipe's task."""
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+
+    @abstractmethod
+    async def init(self, job: Job) -> None:
+        """INIT: set up what the episode needs. The hidden answer must not become visible to the policy."""
+
+    @abstractmethod
+    async def run(self, job: Job) -> Episode:
+        """RUN: let the policy act, usually by `agent.run_episode`."""
+
+    @abstractmethod
+    async def eval(self, job: Job, episode: Episode) -> Score:
+        """EVAL: score what came of it. The episode's box is gone."""
+
+    def init_error(self, job: Job, error: BaseException) -> None:  # noqa: B027 - optional
+        """INIT raised, timed out or was cancelled; release what it had set up. Nothing else of the job will run."""
+
+    def run_error(self, job: Job, error: BaseException) -> None:  # noqa: B027 - optional
+        """The same for RUN."""
+
+    def eval_error(self, job: Job, error: BaseException) -> None:  # noqa: B027 - optional
+        """The same for EVAL."""
