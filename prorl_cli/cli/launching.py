@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import signal
-import socket
-import sys
 import time
-from importlib import metadata
 from pathlib import Path
 
-import psutil
 from rich.console import Console
 from rich.live import Live
 
-from prorl_cli import __version__
 from prorl_cli.cli import preflight, registry
+from prorl_cli.cli.changes import differences
 from prorl_cli.cli.claim import claim
-from prorl_cli.cli.snapshot import snapshot_code
+from prorl_cli.cli.painter import Painter
+from prorl_cli.cli.snapshot import provenance, snapshot_code
 from prorl_cli.errors import RunDirError, Unfinished, UserError
 from prorl_cli.fsio import publish
 from prorl_cli.recipe import Recipe, with_overrides
-from prorl_cli.report import read_status, render_live, render_summary
+from prorl_cli.report import read_status, render_summary
 from prorl_cli.report.status import read_recipe
-from prorl_cli.rundir import FORMAT, RunDir
+from prorl_cli.rundir import RunDir
 from prorl_cli.slurm import plan_processes, supervise
-from prorl_cli.slurm.child import tail
 from prorl_cli.spool.members import Outcome, StopOrder, order_restore, order_stop, read_stop
 
 EXIT = {"done": 0, "failed": 1, "starved": 1, "stopped": Unfinished.exit_code}
 
 DRAIN_S = 60.0
 """What one Ctrl-C gives running episodes."""
-
-REDRAW_S = 1.0
-"""Between two pictures of the live view; reading the run costs some milliseconds."""
-
-MUTABLE = ("learner.", "eval.", "checkpoint.", "cluster.", "sandbox.", "engine.slots", "engine.threads",
-           "rollout.max_staleness", "rollout.max_resample", "rollout.deadline", "rollout.retries",
-           "rollout.init.", "rollout.run.", "rollout.eval.")  # fmt: skip
-"""What `resume --set` may change: everything that does not change which episodes the run already asked for."""
 
 
 def launch(file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, dry_run: bool) -> int:
@@ -61,7 +48,7 @@ def resume(root: Path, overrides: tuple[str, ...], restore: int | None) -> int:
     run = RunDir.open(root)
     before = read_recipe(run, max(run.attempts(), default=1))
     recipe = with_overrides(before, overrides)
-    for line in _difference(before, recipe, max(run.weight_folders(), default=0)):
+    for line in differences(before, recipe, max(run.weight_folders(), default=0)):
         print(line)  # noqa: T201
     if restore is not None and restore not in (0, *run.checkpoint_steps()):
         kept = ", ".join(map(str, [0, *run.checkpoint_steps()]))
@@ -90,7 +77,8 @@ def _create(root: Path, file: Path, recipe: Recipe) -> RunDir:
     try:
         run.create()
         publish(run.recipe, file.read_bytes())
-        publish(run.provenance, json.dumps(_provenance(), indent=2).encode())
+        publish(run.provenance, json.dumps(provenance(), indent=2).encode())
+        publish(run.resolved(1), recipe.model_dump_json(indent=2).encode())
         snapshot_code(run, recipe)
     except (UserError, OSError) as error:
         if fresh:
@@ -114,39 +102,7 @@ def _attempt(run: RunDir, recipe: Recipe, restore: int | None = None) -> Outcome
     signal.signal(signal.SIGTERM, lambda *_: order_stop(run, number, StopOrder(mode="now", deadline_s=0.0)))
     console.print(f"run directory {run.root}")
     with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
-        return supervise(run, number, plan_processes(recipe), recipe.cluster.restarts, _Painter(run, number, live))
-
-
-class _Painter:
-    """Redraws the live view, at most every `REDRAW_S`; on a plain log it prints a line now and then."""
-
-    def __init__(self, run: RunDir, attempt: int, live: Live) -> None:
-        self._run, self._attempt, self._live = run, attempt, live
-        self._next = 0.0
-        self._interval = REDRAW_S if live.console.is_terminal else 15.0
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + self._interval
-        if self._run.weight_folders():
-            status = read_status(self._run)
-            if self._live.console.is_terminal:
-                self._live.update(render_live(status), refresh=True)
-            else:
-                self._live.console.print(_one_line(status.step, status.steps, status.learner, status.waits))
-        else:
-            words = tail(self._run.log(self._attempt, "warmstart"), 1) or "making the first weights"
-            if self._live.console.is_terminal:
-                self._live.update(words, refresh=True)
-            else:
-                self._live.console.print(words)
-
-
-def _one_line(step: int, steps: int, learner: dict[str, float], waits: list[str]) -> str:
-    reward = f"  reward {learner['reward']:.3f}  {learner['step_s']:.2f} s/step" if learner else ""
-    return f"step {step}/{steps}{reward}  {'; '.join(waits[:2])}"
+        return supervise(run, number, plan_processes(recipe), recipe.cluster.restarts, Painter(run, number, live))
 
 
 def _interrupted(run: RunDir, attempt: int, console: Console) -> None:
@@ -166,26 +122,6 @@ def _show(run: RunDir, outcome: Outcome) -> int:
     return EXIT[outcome.state]
 
 
-def _difference(before: Recipe, after: Recipe, step: int) -> list[str]:
-    old, new = _flat(json.loads(before.model_dump_json())), _flat(json.loads(after.model_dump_json()))
-    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    refused = [key for key in changed if not key.startswith(MUTABLE)]
-    if refused:
-        raise UserError(
-            f"a run cannot change {', '.join(refused)}: what it already asked for depends on it. "
-            f"Start a new run, or change only {', '.join(prefix.rstrip('.') for prefix in MUTABLE)}"
-        )
-    if after.learner.steps < step:
-        raise UserError(f"learner.steps is {after.learner.steps}, but the run has already done {step} steps")
-    return [f"{key}: {old.get(key)} → {new.get(key)}" for key in changed]
-
-
-def _flat(data: object, path: str = "") -> dict[str, object]:
-    if isinstance(data, dict):
-        return {key: value for name, item in data.items() for key, value in _flat(item, f"{path}.{name}").items()}
-    return {path.removeprefix("."): data}
-
-
 def _default_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
@@ -194,18 +130,3 @@ def _point_latest_logs(run: RunDir, attempt: int) -> None:
     temporary = run.logs / f".latest-{os.getpid()}"
     temporary.symlink_to(str(attempt))
     temporary.replace(run.latest_logs)
-
-
-def _provenance() -> dict[str, object]:
-    packages = ("torch", "transformers", "reasoning-gym", "tokenizers", "msgspec")
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return {
-        "format": FORMAT, "prorl": __version__, "python": sys.version, "packages": versions,
-        "platform": platform.platform(), "host": socket.gethostname(), "cpus": psutil.cpu_count(),
-        "argv": sys.argv, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }  # fmt: skip

@@ -1,13 +1,21 @@
-"""A copy of the user's own handler code in the run directory, so that a resume runs what the launch ran."""
+"""What a run directory keeps of the world it started in: versions, machine, and the user's own handler code."""
 
 from __future__ import annotations
 
 import importlib.util
+import platform
 import shutil
+import socket
+import sys
+import time
+from importlib import metadata
 from pathlib import Path
 
+import psutil
+
+from prorl_cli import __version__
 from prorl_cli.recipe import Recipe
-from prorl_cli.rundir import RunDir
+from prorl_cli.rundir import FORMAT, RunDir
 
 
 def snapshot_code(run: RunDir, recipe: Recipe) -> None:
@@ -21,3 +29,19 @@ def snapshot_code(run: RunDir, recipe: Recipe) -> None:
             shutil.copytree(origin.parent, run.code / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
         else:
             shutil.copy2(origin, run.code / origin.name)
+
+
+def provenance() -> dict[str, object]:
+    """Versions, machine and command line, for `provenance.json`."""
+    packages = ("torch", "transformers", "reasoning-gym", "tokenizers", "msgspec")
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "format": FORMAT, "prorl": __version__, "python": sys.version, "packages": versions,
+        "platform": platform.platform(), "host": socket.gethostname(), "cpus": psutil.cpu_count(),
+        "argv": sys.argv, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }  # fmt: skip

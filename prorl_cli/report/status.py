@@ -106,10 +106,10 @@ def read_status(run: RunDir) -> Status:
 
 def read_recipe(run: RunDir, attempt: int) -> Recipe:
     """The resolved recipe of the newest attempt up to `attempt` that wrote one."""
-    for number in range(attempt, 0, -1):
+    for number in range(max(1, attempt), 0, -1):
         if (path := run.resolved(number)).exists():
             return Recipe.model_validate_json(path.read_text())
-    raise RunDirError(f"{run.root} holds no resolved recipe: its launch did not get far; start it again")
+    raise RunDirError(f"{run.root} holds no resolved recipe: its launch did not get far: remove it and start again")
 
 
 def _role(peer: Endpoint, alive: bool) -> RoleStatus:
@@ -149,7 +149,7 @@ def _count(run: RunDir) -> _Counts:
 
 def _dropped(published: list[dict[str, Any]]) -> dict[str, int]:
     total = Counter[str]()
-    for row in published:
+    for row in _last_of_each_step(published):
         total.update(row.get("dropped", {}))
     return dict(total)
 

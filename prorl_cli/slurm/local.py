@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from prorl_cli.errors import Fenced, UserError
 from prorl_cli.rundir import RunDir
@@ -114,7 +115,7 @@ class _Supervisor:
         self._stop_seen = self._stop_seen or time.monotonic()
         return time.monotonic() - self._stop_seen > order.deadline_s + STOP_SLACK_S
 
-    def _conclude(self, state: str, reason: str) -> Outcome:
+    def _conclude(self, state: Literal["failed", "stopped"], reason: str) -> Outcome:
         return publish_outcome(self._run, self._attempt, Outcome(state=state, reason=reason, step=_step(self._run)))
 
 
