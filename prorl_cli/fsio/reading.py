@@ -59,7 +59,7 @@ def read(path: Path) -> bytes | None:
 
 
 def names(folder: Path) -> list[str]:
-    """Names in `folder`, sorted; empty when there is no such folder."""
+    """Names in `folder`, sorted; empty when there is no such folder or it is something else."""
     return sorted(_retried(folder, lambda: os.listdir(folder)) or [])
 
 
@@ -89,5 +89,5 @@ def _or_none(path: Path, act: Callable[[], T]) -> T | None:
     with reported(path, "read"):
         try:
             return act()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None

@@ -17,10 +17,11 @@ _REMEDIES = {
     errno.EDQUOT: "your quota there is used up: delete something or ask for more, then `prorl resume` the run",
     errno.EFBIG: "raise the file size limit (`ulimit -f`), then `prorl resume` the run",
     errno.EROFS: "that filesystem is mounted read-only: choose a --run-dir on one that can be written",
-    errno.EACCES: "you may not write there: choose another --run-dir, or have its owner change the permissions",
+    errno.EACCES: "you lack the permission: choose another --run-dir, or have its owner change the permissions",
     errno.EPERM: "that filesystem does not allow it (hard links are needed): choose a --run-dir on another one",
     errno.ENOTSUP: "that filesystem does not support it (hard links are needed): choose a --run-dir on another one",
     errno.EIO: "the storage failed: see the node's kernel log, then `prorl resume` the run",
+    errno.EMFILE: "raise the limit of open files (`ulimit -n`), then `prorl resume` the run",
     errno.ENOENT: "its folder is gone: was the run directory moved or deleted?",
 }
 

@@ -65,6 +65,12 @@ class StopOrder(Record):
     deadline_s: float
 
 
+class RestoreOrder(Record):
+    """Go back to the checkpoint of step `to` before anything else."""
+
+    to: int
+
+
 class Outcome(Record):
     """How an attempt ended, at which step, and why."""
 
@@ -73,9 +79,10 @@ class Outcome(Record):
     step: int
 
 
-def claim_attempt(run: RunDir, about: dict[str, Any]) -> int:
-    """Claim the next attempt number for this launch; `Fenced` when another launch took it at the same moment."""
-    number = current_attempt(run) + 1
+def claim_attempt(run: RunDir, about: dict[str, Any], *, after: int | None = None) -> int:
+    """Claim the attempt number behind `after` (the attempt that the caller saw to be over; else the newest); `Fenced`
+    when another launch was quicker."""
+    number = (current_attempt(run) if after is None else after) + 1
     fsio.make_folder(run.job(number))
     if not fsio.publish_exclusive(run.claim(number), sealed.seal(Claim(about=about))):
         raise Fenced(f"{run.root}: another launch has just claimed attempt {number}: see `prorl status {run.root}`")
@@ -137,6 +144,17 @@ def order_stop(run: RunDir, attempt: int, order: StopOrder) -> None:
 def read_stop(run: RunDir, attempt: int) -> StopOrder | None:
     """The standing stop order of an attempt."""
     return sealed.load(run.stop(attempt), StopOrder)
+
+
+def order_restore(run: RunDir, attempt: int, to: int) -> None:
+    """Ask an attempt to begin by going back to the checkpoint of step `to`."""
+    fsio.publish(run.restore(attempt), sealed.seal(RestoreOrder(to=to)))
+
+
+def read_restore(run: RunDir, attempt: int) -> int | None:
+    """The step that an attempt was told to go back to; None when it was not."""
+    order = sealed.load(run.restore(attempt), RestoreOrder)
+    return None if order is None else order.to
 
 
 def publish_outcome(run: RunDir, attempt: int, outcome: Outcome) -> Outcome:

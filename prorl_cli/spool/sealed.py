@@ -14,6 +14,7 @@ import msgspec
 
 from prorl_cli import fsio
 from prorl_cli.errors import CorruptRecord
+from prorl_cli.spool.log import Kind
 from prorl_cli.trajectory import Record
 
 R = TypeVar("R", bound=Record)
@@ -54,8 +55,8 @@ def publish_first(path: Path, record: R) -> R:
     return winner
 
 
-def damage(data: bytes) -> tuple[int, str, str] | None:
-    """Where and what is wrong with a sealed file's bytes: (offset, `truncated` or `corrupt`, words)."""
+def damage(data: bytes) -> tuple[int, Kind, str] | None:
+    """Where and what is wrong with a sealed file's bytes: (offset, kind, words)."""
     if _wrap(data[_HEAD : -len(_TAIL)]) == data:
         return None
     try:

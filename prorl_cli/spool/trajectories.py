@@ -98,11 +98,12 @@ class TrajectoryFollower:
         for writer in fsio.names(self._run.trajectories):
             if writer in self._done or writer.startswith("."):
                 continue
-            reader = self._readers.setdefault(writer, _reader(self._run, writer))
-            for rows in reader.chunks():
+            if writer not in self._readers:
+                self._readers[writer] = _reader(self._run, writer)
+            reader = self._readers[writer]
+            for rows in reader.everything() if writer in dead else reader.chunks():
                 yield _entries(writer, rows)
             if writer in dead:
-                yield _entries(writer, reader.rest())
                 self._done.add(writer)
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prorl_cli import fsio
 from prorl_cli.errors import CorruptRecord
-from prorl_cli.rundir import Incarnation, RunDir
+from prorl_cli.rundir import RunDir
 from prorl_cli.spool import members, requests, sealed, trajectories, weights
 from prorl_cli.spool.log import Finding, scan
 

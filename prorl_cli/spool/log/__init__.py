@@ -7,7 +7,7 @@ the trajectory and request logs.
 
 from prorl_cli.spool.log.format import Layout, Row
 from prorl_cli.spool.log.reader import LogReader
-from prorl_cli.spool.log.scan import Finding, scan
+from prorl_cli.spool.log.scan import Finding, Kind, scan
 from prorl_cli.spool.log.writer import LogWriter
 
-__all__ = ["Finding", "Layout", "LogReader", "LogWriter", "Row", "scan"]
+__all__ = ["Finding", "Kind", "Layout", "LogReader", "LogWriter", "Row", "scan"]

@@ -4,8 +4,8 @@
     record        magic 4 | body bytes u32 | seq u64 | facts bytes u16 | 0 u16 | crc u32 | facts | body | crc u32
     index entry   seq u64 | segment u32 | record bytes u32 | offset u64 | facts | crc u32
 
-All little-endian. Every checksum starts from the log's own name, so that bytes of another log never pass. Pure: called
-by the writer, the reader and the scan of this folder.
+All little-endian. Every checksum starts from the log's own name, and a record header's also from its segment and
+offset: bytes of another log or another place never pass. Pure: called by the writer, the reader and the scan.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ FILE_HEADER = struct.Struct("<8sHHIQ8s28x")
 FILE_HEADER_SIZE = FILE_HEADER.size + 4
 RECORD_HEADER = struct.Struct("<4sIQHH")
 RECORD_HEADER_SIZE = RECORD_HEADER.size + 4
+PLACE = struct.Struct("<IQ")
+SEQ = struct.Struct("<Q")
 CRC = struct.Struct("<I")
 
 _SEGMENT = re.compile(r"(\d{6,})\.seg")
@@ -113,37 +115,38 @@ class Layout:
             and CRC.pack(zlib.crc32(data[:-4], self.seed)) == data[-4:]
         )
 
-    def record(self, seq: int, facts: bytes, body: bytes) -> tuple[bytes, ...]:
-        """A record in pieces, so that the body is not copied."""
-        head = RECORD_HEADER.pack(RECORD_MAGIC, len(body), seq, len(facts), 0)
-        head_crc = zlib.crc32(head, self.seed)
-        return head + CRC.pack(head_crc) + facts, body, CRC.pack(zlib.crc32(body, zlib.crc32(facts, head_crc)))
+    def pack_header(self, seq: int, body: int, segment: int, offset: int) -> bytes:
+        """The header of a record with a body of `body` bytes that lies at `offset` of `segment`."""
+        head = RECORD_HEADER.pack(RECORD_MAGIC, body, seq, self.facts_size, 0)
+        return head + CRC.pack(zlib.crc32(head, self._place(segment, offset)))
 
-    def header(self, data: bytes) -> Header | None:
-        """The record header that `data` starts with; None when it is not an intact one."""
+    def checksum(self, seq: int, facts: bytes, body: bytes) -> bytes:
+        """What follows the facts and the body of record `seq`."""
+        return CRC.pack(zlib.crc32(body, zlib.crc32(facts, zlib.crc32(SEQ.pack(seq), self.seed))))
+
+    def header(self, data: bytes, segment: int, offset: int) -> Header | None:
+        """The record header that `data`, read from `offset`, starts with; None when it is not an intact one."""
         if len(data) < RECORD_HEADER_SIZE or not data.startswith(RECORD_MAGIC):
             return None
         _, size, seq, facts, _ = RECORD_HEADER.unpack_from(data)
         (crc,) = CRC.unpack_from(data, RECORD_HEADER.size)
-        if crc != zlib.crc32(data[: RECORD_HEADER.size], self.seed) or facts != self.facts_size or size > MAX_BODY:
-            return None
-        return Header(seq, self.record_size(size))
+        intact = crc == zlib.crc32(data[: RECORD_HEADER.size], self._place(segment, offset))
+        return Header(seq, self.record_size(size)) if intact and facts == self.facts_size and size <= MAX_BODY else None
+
+    def _place(self, segment: int, offset: int) -> int:
+        return zlib.crc32(PLACE.pack(segment, offset), self.seed)
 
     def record_size(self, body: int) -> int:
         """Bytes of a whole record with a body of `body` bytes."""
         return RECORD_HEADER_SIZE + self.facts_size + body + CRC.size
 
-    def open_record(self, data: bytes, seq: int) -> tuple[bytes, bytes] | None:
-        """Facts and body of a whole record; None when `data` is not exactly the intact record `seq`."""
-        header = self.header(data)
-        if header is None or header != (seq, len(data)):
-            return None
-        (head_crc,) = CRC.unpack_from(data, RECORD_HEADER.size)
-        view = memoryview(data)
-        if CRC.pack(zlib.crc32(view[RECORD_HEADER_SIZE : -CRC.size], head_crc)) != data[-CRC.size :]:
+    def open_record(self, data: bytes, seq: int, segment: int, offset: int) -> tuple[bytes, bytes] | None:
+        """Facts and body of a record; None when `data`, read from `offset`, is not exactly the intact record `seq`."""
+        if self.header(data, segment, offset) != (seq, len(data)):
             return None
         start = RECORD_HEADER_SIZE + self.facts_size
-        return data[RECORD_HEADER_SIZE:start], data[start : -CRC.size]
+        facts, body = data[RECORD_HEADER_SIZE:start], data[start : -CRC.size]
+        return (facts, body) if self.checksum(seq, facts, body) == data[-CRC.size :] else None
 
     def pack_entry(self, row: Row) -> bytes:
         """The index entry of a record."""

@@ -68,7 +68,7 @@ class LogReader:
         path = self.folder / segment_name(row.segment)
         with fsio.reading(path) as file:
             data = b"" if file is None else file.read(row.offset, row.length)
-        opened = self._layout.open_record(data, row.seq)
+        opened = self._layout.open_record(data, row.seq, row.segment, row.offset)
         if opened is None:
             kind = "corrupt" if len(data) == row.length else "truncated"
             raise CorruptRecord(f"{path}: offset {row.offset}: {kind}: record {row.seq} of {self.folder.name}")
@@ -159,6 +159,6 @@ class LogReader:
 
     def _walked(self, number: int, start: int) -> Iterator[Row]:
         with fsio.reading(self.folder / segment_name(number)) as file:
-            for found in walk(file, self._layout, start) if file is not None else ():
+            for found in walk(file, self._layout, number, start) if file is not None else ():
                 if isinstance(found, Intact):
                     yield Row(found.seq, number, found.offset, found.length, found.facts)

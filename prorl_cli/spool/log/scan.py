@@ -118,7 +118,7 @@ class _Scan:
             if not self.layout.is_file_header(opened.read(0, FILE_HEADER_SIZE), SEGMENT_MAGIC):
                 yield Finding(path, 0, "corrupt", "the file header does not match its checksum")
             end = opened.size
-            for found in walk(opened, self.layout):
+            for found in walk(opened, self.layout, number):
                 if isinstance(found, Damage):
                     end = found.offset if found.cut else end
                     yield Finding(path, found.offset, _kind(found, opened.size, promised, unfinished), found.what)

@@ -36,37 +36,37 @@ class Damage:
     what: str
 
 
-def walk(file: OpenFile, layout: Layout, start: int = FILE_HEADER_SIZE) -> Iterator[Intact | Damage]:
-    """Everything in a segment from byte `start`, in order, with no byte left out."""
+def walk(file: OpenFile, layout: Layout, number: int, start: int = FILE_HEADER_SIZE) -> Iterator[Intact | Damage]:
+    """Everything in segment `number` from byte `start`, in order, with no byte left out."""
     at = start
     while at < file.size:
-        found = _step(file, layout, at)
+        found = _step(file, layout, number, at)
         yield found
         at = found.end if isinstance(found, Damage) else found.offset + found.length
 
 
-def _step(file: OpenFile, layout: Layout, at: int) -> Intact | Damage:
-    header = layout.header(file.read(at, RECORD_HEADER_SIZE))
+def _step(file: OpenFile, layout: Layout, number: int, at: int) -> Intact | Damage:
+    header = layout.header(file.read(at, RECORD_HEADER_SIZE), number, at)
     if header is None:
-        end = _next_header(file, layout, at + 1)
-        short = file.size - at < RECORD_HEADER_SIZE
-        return Damage(offset=at, end=end, cut=short, what="a torn record header" if short else "no record header")
-    if at + header.length > file.size:
-        return Damage(offset=at, end=file.size, cut=True, what=f"record {header.seq} is cut short")
-    opened = layout.open_record(file.read(at, header.length), header.seq)
-    if opened is None:
-        what = f"the bytes of record {header.seq} do not match their checksum"
-        return Damage(offset=at, end=at + header.length, cut=False, what=what)
-    return Intact(seq=header.seq, offset=at, length=header.length, facts=opened[0])
+        cut, what = file.size - at < RECORD_HEADER_SIZE, "no record header that matches its checksum"
+    elif at + header.length > file.size:
+        cut, what = True, f"record {header.seq} is cut short"
+    else:
+        opened = layout.open_record(file.read(at, header.length), header.seq, number, at)
+        if opened is not None:
+            return Intact(seq=header.seq, offset=at, length=header.length, facts=opened[0])
+        cut, what = False, f"record {header.seq} does not match its checksum"
+    end = _next_header(file, layout, number, at + 1)
+    return Damage(offset=at, end=end, cut=cut and end == file.size, what=what)
 
 
-def _next_header(file: OpenFile, layout: Layout, at: int) -> int:
+def _next_header(file: OpenFile, layout: Layout, number: int, at: int) -> int:
     """Where the next intact record header begins; the end of the file when there is none."""
     while at < file.size:
         window = file.read(at, _WINDOW)
         place = window.find(RECORD_MAGIC)
         while place >= 0:
-            if layout.header(file.read(at + place, RECORD_HEADER_SIZE)) is not None:
+            if layout.header(file.read(at + place, RECORD_HEADER_SIZE), number, at + place) is not None:
                 return at + place
             place = window.find(RECORD_MAGIC, place + 1)
         at += max(len(window) - len(RECORD_MAGIC) + 1, 1)

@@ -38,7 +38,7 @@ class LogWriter:
         self._layout = Layout.of(folder, facts_size)
         self._roll_bytes = roll_bytes
         self._next = 0
-        self._pending: list[tuple[int, bytes, tuple[bytes, ...]]] = []
+        self._pending: list[tuple[int, bytes, bytes, bytes]] = []
         self._number = 0
         self._segment: fsio.AppendFile | None = None
         self._index: fsio.AppendFile | None = None
@@ -48,7 +48,7 @@ class LogWriter:
         if len(body) > MAX_BODY or len(facts) != self._layout.facts_size:
             raise ValueError(f"a body of {len(body)} bytes (at most {MAX_BODY}) with {len(facts)} bytes of facts")
         seq, self._next = self._next, self._next + 1
-        self._pending.append((seq, facts, self._layout.record(seq, facts, body)))
+        self._pending.append((seq, facts, body, self._layout.checksum(seq, facts, body)))
         return seq
 
     def commit(self) -> None:
@@ -76,10 +76,10 @@ class LogWriter:
         fresh = bool(pieces)
         offset = segment.size + sum(map(len, pieces))
         rows = []
-        for seq, facts, record in self._pending:
-            length = sum(map(len, record))
+        for seq, facts, body, checksum in self._pending:
+            length = self._layout.record_size(len(body))
             rows.append(Row(seq, self._number, offset, length, facts))
-            pieces.extend(record)
+            pieces += (self._layout.pack_header(seq, len(body), self._number, offset), facts, body, checksum)
             offset += length
         for data in _joined(pieces):
             segment.append(data)
