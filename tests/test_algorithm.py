@@ -56,14 +56,14 @@ def test_advantages_sum_to_zero_and_do_not_move_with_the_rewards_offset(rewards,
         assert group_advantages(moved) == pytest.approx(group_advantages(rewards), abs=1e-3)
 
 
-def test_permuted_rewards_keep_the_multiset_and_shapes_and_depend_on_seed_and_step_only():
+def test_permuted_rewards_keep_the_multiset_and_shapes_and_depend_on_the_seed_only():
     groups = [[float(10 * g + m) for m in range(4)] for g in range(5)]
-    shuffled = permuted_rewards(groups, 7, 3)
+    shuffled = permuted_rewards(groups, "7-3")
     assert [len(group) for group in shuffled] == [4] * 5
     assert sorted(chain(*shuffled)) == sorted(chain(*groups))
     assert shuffled != groups
-    assert shuffled == permuted_rewards(groups, 7, 3)
-    assert shuffled != permuted_rewards(groups, 7, 4) != permuted_rewards(groups, 8, 4)
+    assert shuffled == permuted_rewards(groups, "7-3")
+    assert shuffled != permuted_rewards(groups, "7-4")
 
 
 def test_pass_at_1_and_its_standard_error_by_hand():

@@ -36,10 +36,10 @@ def informative(rewards_G: Sequence[float]) -> bool:
     return len(set(rewards_G)) > 1
 
 
-def permuted_rewards(groups: Sequence[Sequence[float]], seed: int, position: int) -> list[list[float]]:
-    """The control experiment: all rewards of step `position` permuted across its groups, purely by the arguments."""
+def permuted_rewards(groups: Sequence[Sequence[float]], seed: str) -> list[list[float]]:
+    """The control experiment: all rewards of a step permuted across its groups, purely by the arguments."""
     flat = [reward for group in groups for reward in group]
-    random.Random(f"rewards-{seed}-{position}").shuffle(flat)
+    random.Random(f"rewards-{seed}").shuffle(flat)
     left = iter(flat)
     return [[next(left) for _ in group] for group in groups]
 
