@@ -1,0 +1,219 @@
+"""An embedded engine at work in a run: waits for weights, serves, and follows every newer version.
+
+A version is read and checked while the old one still serves; then a swap permit, a pause of milliseconds between two
+decode steps, the proof, and only then the announcement. Weights that cannot be proved end the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prorl_cli.engine import weights
+from prorl_cli.engine.decoder import Decoder
+from prorl_cli.engine.gate import Door, Gate, GateSettings, GateState
+from prorl_cli.engine.server import routes
+from prorl_cli.engine.thread import DecodeThread
+from prorl_cli.errors import CorruptRecord, ProrlError
+from prorl_cli.role import Role
+from prorl_cli.rundir import RunDir
+from prorl_cli.spool.weights import WeightManifest, latest_weights, read_weights
+from prorl_cli.wire import WireError
+
+POLL_S = 1.0
+"""Between two looks at the weights folder where no doorbell rang."""
+
+NO_ROUTER_S = 5.0
+"""Without a router there is nobody to agree with: swap after this long."""
+
+PERMIT_POLL_S = 0.2
+"""Between two requests for a permit: a swap of the other engines takes a fraction of a second."""
+
+CALL_S = 2.0
+"""Deadline of one call to the router."""
+
+DRAIN_S = 10.0
+"""What is in flight at SIGTERM may finish for this long; well under the 30 s before Slurm kills."""
+
+ACCOUNT_S = 0.5
+"""Slices in which busy time is counted, so that `status` sees it while it lasts."""
+
+SWITCH_S = 0.001
+"""The decode thread wants the GIL back after every kernel; Python's default lets the HTTP loop keep it for 5 ms."""
+
+T = TypeVar("T")
+
+Published = tuple[Path, WeightManifest]
+
+
+async def follow(role: Role) -> None:
+    """The body of role `engine`."""
+    sys.setswitchinterval(SWITCH_S)
+    role.announce(state="loading")
+    role.hear("learner")
+    published = await _first(role)
+    if published is None:
+        return
+    model = await asyncio.to_thread(weights.build_model, published[0])
+    engine = Embedded(role, model)
+    await role.serve(engine.routes, guard=functools.partial(Gate, door=engine.door))
+    try:
+        await engine.swap(published)
+        while not role.stopping.is_set():
+            await engine.tick()
+            await role.nap(POLL_S)
+        await engine.drain()
+    finally:
+        engine.thread.stop()
+
+
+async def _first(role: Role) -> Published | None:
+    with role.waiting("the first weights"):
+        while not role.stopping.is_set():
+            if (published := await newest(role)) is not None:
+                return published
+            await role.nap(POLL_S)
+    return None
+
+
+async def newest(role: Role) -> Published | None:
+    """Folder and manifest of the newest version; None before there is one. A second look before it is believed
+    corrupt: retention may have taken the folder away between the listing and the read."""
+    return await _twice(lambda: read_weights(role.run, latest_weights(role.run)))
+
+
+async def _twice(act: Callable[[], T]) -> T:
+    with suppress(CorruptRecord, weights.Unproved):
+        return await asyncio.to_thread(act)
+    return await asyncio.to_thread(act)
+
+
+class Embedded:
+    """Model, decode thread and gate of one process."""
+
+    def __init__(self, role: Role, model: Any) -> None:
+        self._role = role
+        self._model = model
+        self._loaded: tuple[int, str] = (-1, "")
+        wanted = role.recipe.engine.max_model_len
+        limit = min(wanted, getattr(model.config, "max_position_embeddings", wanted))
+        settings = GateSettings(
+            data_token=role.run.data_token.read_text(),
+            admin_token=role.run.admin_token.read_text(),
+            vocab_size=model.get_input_embeddings().num_embeddings,
+            max_model_len=limit,
+        )
+        decoder = Decoder(model, slots=role.recipe.engine.slots)
+        self.thread = DecodeThread(decoder, threads=role.recipe.engine.threads)
+        self.door = Door(settings=settings, facts=functools.partial(dataclasses.asdict, self.thread.meter))
+        self.routes = routes(self.thread, limit)
+        role.spawn(self.thread.run())
+        role.spawn(self._account())
+
+    async def tick(self) -> None:
+        """Swap if there is something newer (or the same version remade), and say how it goes."""
+        meter = self.thread.meter
+        self._role.announce(
+            tokens_total=meter.tokens_total,
+            tokens_per_s=round(meter.tokens_per_s, 1),
+            in_flight_tokens=self.door.in_flight_tokens,
+        )
+        if self.door.state is not GateState.READY or newest_identity(self._role.run) == self._loaded:
+            return
+        if published := await newest(self._role):
+            await self.swap(published)
+
+    async def swap(self, published: Published) -> None:
+        """Stage, ask for a permit (not for the first version), load between two steps, prove, announce."""
+        start = time.monotonic()
+        staged = await _twice(lambda: weights.stage(*published))
+        waiting = time.monotonic()
+        if self._loaded[0] >= 0 and not await permit(self._role, staged.version):
+            return
+        pausing = time.monotonic()
+        await self._load(staged)
+        self._loaded = (staged.version, published[1].lineage)
+        loaded = time.monotonic()
+        self._role.metrics.add(
+            "swap", version=staged.version, stage_s=waiting - start, permit_s=pausing - waiting,
+            pause_s=loaded - pausing, in_flight=self.door.in_flight_requests,
+        )  # fmt: skip
+        await self._role.announce_now(state=self.door.state.value, version=staged.version)
+        self._role.doorbell.ring()
+        await release(self._role)
+
+    async def _load(self, staged: weights.Staged) -> None:
+        self.door.state = GateState.PAUSED
+        try:
+            await self.thread.reload(staged.version, functools.partial(weights.load, self._model, staged))
+        except ProrlError:
+            self.door.state = GateState.FAILED
+            await self._role.announce_now(state="failed")
+            raise
+        self.door.version = staged.version
+        # A drain may have been asked for meanwhile.
+        if self.door.state is GateState.PAUSED:
+            self.door.state = GateState.READY
+
+    async def drain(self) -> None:
+        """Let what is in flight finish, for a while; the rest is answered with what it has."""
+        self.door.drain()
+        self._role.announce(state="draining")
+        until = time.monotonic() + DRAIN_S
+        with self._role.waiting("requests in flight"):
+            while self.door.in_flight_requests and time.monotonic() < until:
+                await asyncio.sleep(0.02)
+            self.thread.stop()
+            while self.door.in_flight_requests and time.monotonic() < until + 1:
+                await asyncio.sleep(0.02)
+
+    async def _account(self) -> None:
+        """Count decoding as this process's work, in slices short enough for `status`."""
+        while True:
+            await self.thread.busy.wait()
+            with self._role.busy(), suppress(TimeoutError):
+                await asyncio.wait_for(self.thread.idle.wait(), ACCOUNT_S)
+
+
+def newest_identity(run: RunDir) -> tuple[int, str]:
+    """Version and lineage of the newest weights, from names alone; (-1, "") before there are any."""
+    version, lineage = max(run.weight_folders().items(), default=(-1, ""))
+    return version, lineage
+
+
+async def permit(role: Role, version: int) -> bool:
+    """Wait until the router lets this engine swap: for nobody when there is no router, and at most as long as a group
+    may hold a version back. False when the process is asked to stop first."""
+    deadline = time.monotonic() + role.recipe.rollout.deadline
+    alone = time.monotonic() + NO_ROUTER_S
+    with role.waiting(f"a permit to swap to version {version}"):
+        while not role.stopping.is_set():
+            granted = await _ask(role, "permits", {"engine": role.name, "version": version})
+            now = time.monotonic()
+            if granted is not None:
+                alone = now + NO_ROUTER_S
+            if (granted and granted["granted"]) or now > min(alone, deadline):
+                return True
+            await role.nap(PERMIT_POLL_S)
+    return False
+
+
+async def release(role: Role) -> None:
+    """Tell the router that the swap is over; a lost word is made good by the permit's ttl."""
+    await _ask(role, "permits/release", {"engine": role.name})
+
+
+async def _ask(role: Role, path: str, body: dict[str, Any]) -> Any:
+    """The router's answer, or None when none answers."""
+    routers = sorted((peer for peer in role.endpoints("router") if peer.url), key=lambda peer: peer.pid_started)
+    for peer in reversed(routers):
+        with suppress(WireError):
+            return await role.client.call("POST", f"{peer.url}/{path}", body, deadline_s=CALL_S)
+    return None
