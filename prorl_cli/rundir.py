@@ -86,6 +86,10 @@ class RunDir:
     def stop(self, attempt: int) -> Path:
         return self.job(attempt) / "stop.json"
 
+    def restore(self, attempt: int) -> Path:
+        """The checkpoint that the attempt was told to go back to."""
+        return self.job(attempt) / "restore.json"
+
     def exit(self, attempt: int) -> Path:
         return self.job(attempt) / "exit.json"
 
