@@ -1,0 +1,169 @@
+"""One episode's box, as the worker sees it: calls by id over its socket, and how it ended.
+
+Refuses tools that are not served. A call has exactly one answer: the tool's result, `dead` where the policy's own
+action ended the box, or `InfraError` where anything else did. Made by `factory`, used by the agent loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any
+
+import msgspec
+
+from prorl_cli.errors import InfraError, UserError
+from prorl_cli.sandbox.boxed.frames import Frames, FrameTooLong, pack
+from prorl_cli.sandbox.parent import LEAVE_S, Parent
+from prorl_cli.sandbox.results import Death, Ended, Reply, ToolResult, judge
+from prorl_cli.trajectory import ErrorClass
+
+READY_S = 10.0
+"""From asking for a box until it answers (a few milliseconds on an idle machine)."""
+GRACE_S = 5.0
+"""How much later than its own clock a box may report a timeout before it counts as stuck."""
+
+
+class Box:
+    """Build with `Box.start`. One call at a time; a cancelled call ends the box, for its tool may still run."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+        self._number = 0
+        self._calls = 0
+        self._link = _Link()
+        self._ended: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
+        self._closed = False
+
+    @classmethod
+    async def start(cls, parent: Parent) -> Box:
+        """A box that is ready for its first call. Raises `InfraError` (sandbox)."""
+        box = cls(parent)
+        try:
+            await box._begin()
+        except BaseException:
+            box.kill()
+            raise
+        return box
+
+    async def _begin(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            await asyncio.get_running_loop().create_unix_connection(lambda: self._link, sock=ours)
+            self._number = await self._parent.begin(theirs, self._end)
+        ready = await self._reply(0, READY_S)
+        if ready is None or ready.outcome != "ready":
+            raise InfraError(ErrorClass.SANDBOX, f"a box could not be set up: {ready.output if ready else self.death}")
+
+    def _end(self, notice: Ended) -> None:
+        self._ended.set_result(judge(notice))
+
+    @property
+    def death(self) -> Death | None:
+        """How the box ended; None while it lives."""
+        return self._ended.result() if self._ended.done() else None
+
+    async def call(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> ToolResult:
+        """Run a tool in the box for at most `timeout_s` seconds.
+
+        Raises `UserError` for a tool that is not served, `InfraError` (sandbox) for a box that something
+        other than the policy ended.
+        """
+        if tool not in self._parent.tools:
+            available = ", ".join(sorted(self._parent.tools))
+            raise UserError(f"no tool {tool!r} in this sandbox; available: {available}")
+        began = time.monotonic()
+        try:
+            reply = await self._ask(tool, arguments, timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+        return ToolResult(output=reply.output, outcome=reply.outcome, seconds=time.monotonic() - began)
+
+    async def _ask(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Reply:
+        self._calls += 1
+        message = {"id": self._calls, "tool": tool, "arguments": arguments, "timeout_s": timeout_s}
+        try:
+            frame = pack(message)
+        except FrameTooLong as error:
+            return Reply(self._calls, "error", f"error: the arguments are too long: {error}")
+        self._link.send(frame)
+        reply = await self._reply(self._calls, timeout_s + GRACE_S)
+        if reply is None:
+            return self._dead()
+        if reply.outcome == "killed":
+            raise InfraError(ErrorClass.SANDBOX, reply.output)
+        return reply
+
+    async def _reply(self, number: int, within_s: float) -> Reply | None:
+        """The frame with this id; None where the box ended first."""
+        answer = self._link.expect(number)
+        either: set[asyncio.Future[Any]] = {answer, self._ended}
+        await asyncio.wait(either, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        self._link.forget(number)
+        if answer.done():
+            return answer.result()
+        if not self._ended.done():
+            raise InfraError(ErrorClass.SANDBOX, f"a box did not answer within {within_s:g} s")
+        return None
+
+    def _dead(self) -> Reply:
+        death = self._ended.result()
+        if self._closed or not death.by_policy:
+            raise InfraError(ErrorClass.SANDBOX, f"the box {'is closed' if self._closed else death.how}")
+        return Reply(self._calls, "dead", f"error: the box {death.how}")
+
+    def kill(self) -> None:
+        """End the box and all in it, without waiting and without an event loop if need be; twice is fine."""
+        self._closed = True
+        self._link.abort()
+        self._parent.end(self._number)
+
+    async def close(self) -> None:
+        """`kill`, and wait until nothing of the box is left; twice is fine."""
+        self.kill()
+        await asyncio.wait({self._ended}, timeout=LEAVE_S)
+        if not self._ended.done():  # a zygote that cannot even kill has to go, with all it holds
+            await self._parent.close()
+
+
+class _Link(asyncio.Protocol):
+    """Frames from one box, each to whoever expects its id; a reply that nobody expects any more is dropped."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.WriteTransport | None = None
+        self._frames = Frames()
+        self._expected: dict[int, asyncio.Future[Reply]] = {0: self._loop.create_future()}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            replies = [msgspec.json.decode(body, type=Reply) for body in self._frames.feed(data)]
+        except (FrameTooLong, msgspec.MsgspecError):
+            self.abort()  # its supervisor then leaves
+            return
+        for reply in replies:
+            expected = self._expected.get(reply.id)
+            if expected and not expected.done():
+                expected.set_result(reply)
+
+    def expect(self, number: int) -> asyncio.Future[Reply]:
+        """The future reply `number`."""
+        return self._expected.setdefault(number, self._loop.create_future())
+
+    def forget(self, number: int) -> None:
+        self._expected.pop(number, None)
+
+    def send(self, frame: bytes) -> None:
+        if self._transport and not self._transport.is_closing():
+            self._transport.write(frame)
+
+    def abort(self) -> None:
+        if self._transport and not self._loop.is_closed():
+            self._transport.abort()

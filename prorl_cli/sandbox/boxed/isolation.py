@@ -1,0 +1,142 @@
+"""The kernel calls that wall a box in: namespaces, mounts, capabilities, limits. Called by zygote and supervisor only.
+
+Each function is one promise; all raise `OSError` with the name of the call. Linux only, by ctypes, since Python
+has no `mount` and gained `unshare` only in 3.12.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+_MNT_DETACH = 2
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+
+BOX_UID = 1000
+"""Inside its user namespace a box is this user, never root."""
+NOBODY = 65534
+"""Outside of it, the boxes of a worker that runs as root are this user: nothing of root's is theirs."""
+
+
+def _write(path: str, text: str) -> None:
+    """By bare system calls: every page of Python that a box touches is copied for it first."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _checked(result: int, call: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+
+
+def _prctl(option: int, value: int, call: str, other: int = 0) -> None:
+    _checked(_LIBC.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(other), 0, 0), call)
+
+
+def die_with_parent(parent: int, death: int = signal.SIGKILL) -> None:
+    """Signal `death` arrives when the parent dies; exits at once where `parent` is already gone."""
+    _prctl(_PR_SET_PDEATHSIG, death, "prctl(PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent dies become children of this process."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, "prctl(CHILD_SUBREAPER)")
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """A process that is not dumpable cannot be traced or read by its equals."""
+    _prctl(_PR_SET_DUMPABLE, int(dumpable), "prctl(DUMPABLE)")
+
+
+def become_nobody() -> None:
+    """Root gives up its user before it makes a box: limits do not bind root, and root owns the host's files."""
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    set_dumpable(True)  # cleared by setresuid; without it /proc/self/uid_map is root's
+
+
+def enter_namespaces() -> None:
+    """New user, mount, uts, ipc and network namespaces for this process, a new pid namespace for its next child."""
+    uid, gid = os.geteuid(), os.getegid()
+    _checked(_LIBC.unshare(ALL_NAMESPACES), "unshare")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{BOX_UID} {uid} 1")
+    _write("/proc/self/gid_map", f"{BOX_UID} {gid} 1")
+
+
+def furnish(memory: int) -> None:
+    """As first process of a pid namespace: own /proc, own tmpfs /tmp of `memory` bytes, own host name."""
+    _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
+    _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={memory},nr_inodes=65536,mode=0700")
+    socket.sethostname("box")
+    _write("/proc/sys/user/max_user_namespaces", "0")  # no fresh capabilities by a namespace within
+    os.chdir("/tmp")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None) -> None:
+    as_bytes = [None if text is None else text.encode() for text in (source, target, kind, data)]
+    _checked(_LIBC.mount(*as_bytes[:3], ctypes.c_ulong(flags), as_bytes[3]), f"mount {target}")
+
+
+def uncover_proc() -> None:
+    """Take bwrap's covers off the zygote's /proc: the kernel grants a new /proc only where an uncovered one is seen."""
+    for name in ("sys", "sysrq-trigger", "irq", "bus"):
+        _LIBC.umount2(f"/proc/{name}".encode(), _MNT_DETACH)  # EINVAL where there is no cover
+
+
+def drop_capabilities() -> None:
+    """No capability now, none to be gained by exec."""
+    for capability in range(64):
+        if _LIBC.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) < 0:
+            break  # past the kernel's last one
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, "prctl(CAP_AMBIENT)")
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _checked(_LIBC.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    forbid_new_privileges()
+
+
+def forbid_new_privileges() -> None:
+    """No setuid program helps."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, "prctl(NO_NEW_PRIVS)")
+
+
+def be_first_to_go() -> None:
+    """The kernel's out-of-memory killer takes a box before anything else."""
+    _write("/proc/self/oom_score_adj", "1000")
+
+
+def limit_processes(count: int) -> None:
+    """At most `count` processes in this user namespace, besides its first one.
+
+    Before Linux 5.14 the kernel counts all processes of the user instead, so nothing is limited there.
+    """
+    major, minor = (int(part) for part in os.uname().release.split(".")[:2])
+    if (major, minor) >= (5, 14):
+        resource.setrlimit(resource.RLIMIT_NPROC, (count + 1, count + 1))
+
+
+def limit_tool(memory: int, cpu: int) -> None:
+    """Bytes of address space and seconds of CPU for this process; the second past `cpu` kills what ignores SIGXCPU."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))

@@ -1,0 +1,93 @@
+"""One tool call: the child that runs it under its limits, and the verdict on how that child ended.
+
+`run` is called in the child and never returns; `verdict` is pure and is called by the supervisor. A limit hit,
+a raised `ToolError` or a crash is an outcome of the policy; only a signal that the box cannot have sent itself
+is `killed`, evidence from outside.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from typing import Any, NoReturn
+
+from prorl_cli.sandbox.boxed import frames
+from prorl_cli.sandbox.boxed.tools import Tool, ToolError
+
+MAX_OUTPUT = 256 * 1024
+"""Characters of one tool result; the agent cuts further, to tokens."""
+
+_EXIT_MEMORY, _EXIT_PROCESSES = 66, 67
+_EXHAUSTED = {errno.ENOMEM: _EXIT_MEMORY, errno.EAGAIN: _EXIT_PROCESSES}
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP}
+
+Result = dict[str, Any]
+
+
+def run(tool: Tool, arguments: dict[str, Any], out: int) -> NoReturn:
+    """Run the tool, write its result as one frame to file descriptor `out`, exit.
+
+    Without memory or processes there may be none left to say so: then the exit code does.
+    """
+    try:
+        _write(out, frames.pack(_result(tool, arguments)))
+    except MemoryError:
+        os._exit(_EXIT_MEMORY)
+    except OSError as error:
+        os._exit(_EXHAUSTED.get(error.errno or 0, 1))
+    os._exit(0)
+
+
+def _result(tool: Tool, arguments: dict[str, Any]) -> Result:
+    try:
+        return {"outcome": "ok", "output": tool(arguments)[:MAX_OUTPUT]}
+    except ToolError as error:
+        return failed(str(error))
+    except MemoryError:
+        raise
+    except Exception as error:  # the boundary of the tool: whatever it met is the policy's to read
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            raise
+        return failed(f"{type(error).__name__}: {error}")
+
+
+def _write(out: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(out, data) :]
+
+
+def checked(message: Any) -> Result:
+    """What a child said, if it is a result a tool may have. Raises `ValueError`."""
+    if not isinstance(message, dict) or message.get("outcome") not in ("ok", "error"):
+        raise ValueError("not a tool's result")
+    return {"outcome": message["outcome"], "output": str(message.get("output", ""))[:MAX_OUTPUT]}
+
+
+def failed(why: str) -> Result:
+    """A result that tells the policy what went wrong."""
+    return {"outcome": "error", "output": f"error: {why}"[:MAX_OUTPUT]}
+
+
+def verdict(status: int, cpu_used: float, cpu_limit: int) -> Result:
+    """What became of a child that ended with wait status `status` and left no result."""
+    if os.WIFEXITED(status):
+        limit = {_EXIT_MEMORY: "memory", _EXIT_PROCESSES: "processes"}.get(os.WEXITSTATUS(status))
+        return limited(limit) if limit else failed("the tool ended without a result")
+    ending = os.WTERMSIG(status)
+    if ending == signal.SIGXCPU or (ending == signal.SIGKILL and cpu_used >= cpu_limit):
+        return limited("cpu")
+    name = signal.Signals(ending).name if ending in set(signal.Signals) else f"signal {ending}"
+    if ending in _CRASHES:
+        return failed(f"the tool died of {name}")
+    return {"outcome": "killed", "output": f"the tool's process was killed by {name} from outside its box"}
+
+
+def limited(what: str) -> Result:
+    """A limit of the box was reached."""
+    return {"outcome": f"limit:{what}", "output": f"error: the box reached its limit of {what}"}
+
+
+def timed_out(seconds: float) -> Result:
+    """The call took longer than its clock."""
+    return {"outcome": "timeout", "output": f"error: the tool did not finish within {seconds:g} s"}

@@ -1,0 +1,62 @@
+"""Ending every descendant of this process; refuses to wait past its deadline. Called by supervisor and zygote.
+
+Both adopt orphans, so whatever a tool left behind becomes a child of the caller sooner or later: killing
+children until there are none ends the whole tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+
+def children() -> list[int]:
+    """Living and dead children of this process, by one pass over /proc (not every kernel lists them)."""
+    own = os.getpid()
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _parent_of(entry) == own]
+
+
+def _parent_of(pid: str) -> int:
+    try:
+        stat = Path("/proc", pid, "stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def childless() -> bool:
+    """Reap what has ended; whether nothing is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, if it still exists."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_children(spare: Collection[int] = ()) -> None:
+    """SIGKILL every child but those spared."""
+    for pid in children():
+        if pid not in spare:
+            kill(pid)
+
+
+def clear(within_s: float) -> bool:
+    """Kill and reap descendants until none is left; False when they multiply faster than they die."""
+    deadline = time.monotonic() + within_s
+    while not childless():
+        if time.monotonic() > deadline:
+            return False
+        kill_children()
+        time.sleep(0.0005)  # killed processes need a moment to be reaped
+    return True

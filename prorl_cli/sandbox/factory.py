@@ -1,0 +1,111 @@
+"""Opens the boxes of one worker: picks the runtime, keeps one warmed parent alive, starts boxes from it.
+
+Refuses runtimes that this machine or this version cannot serve, in words that say what to do. `auto` takes bwrap
+where a trial box works, else `process`. Called by the rollout worker; calls nothing above the sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from prorl_cli.errors import InfraError, UserError
+from prorl_cli.recipe import Sandbox
+from prorl_cli.sandbox import root
+from prorl_cli.sandbox.box import Box
+from prorl_cli.sandbox.parent import Parent
+from prorl_cli.sandbox.scratch import sweep
+from prorl_cli.trajectory import ErrorClass
+
+log = logging.getLogger(__name__)
+
+_REMEDY = "install package bubblewrap, or say sandbox.runtime: process, which promises no isolation"
+
+
+async def open_boxes(sandbox: Sandbox, *, scratch: Path, tools: Sequence[Path] = ()) -> BoxFactory:
+    """A factory with a warm parent. `scratch`: a folder on this node's own disk; `tools`: folders of further tools.
+
+    Raises `UserError` where the recipe's runtime cannot be had.
+    """
+    sweep(scratch)
+    folders = (root.TOOLS, *tools)
+    if sandbox.runtime == "process":
+        return await _opened("process", sandbox, scratch, folders)
+    try:
+        return await _opened_bwrap(sandbox, scratch, folders)
+    except UserError as error:
+        if sandbox.runtime == "bwrap":
+            raise
+        log.warning("%s; boxes run as plain processes", error)
+        return await _opened("process", sandbox, scratch, folders)
+
+
+async def _opened_bwrap(sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> BoxFactory:
+    try:
+        return await _opened("bwrap", sandbox, scratch, tools)
+    except (InfraError, UserError) as error:
+        what = error.what if isinstance(error, InfraError) else error
+        raise UserError(f"sandbox.runtime: bwrap does not work on this machine ({what}); {_REMEDY}") from error
+
+
+async def _opened(runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> BoxFactory:
+    factory = BoxFactory(runtime, sandbox, scratch, tools)
+    try:
+        await (await factory.start()).close()  # the kernel may grant the parent its walls and refuse a box its own
+    except BaseException:
+        await factory.close()
+        raise
+    return factory
+
+
+class BoxFactory:
+    """Starts boxes for one worker; `runtime` is "bwrap" or "process"."""
+
+    def __init__(self, runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> None:
+        self.runtime = runtime
+        self._sandbox = sandbox
+        self._scratch = scratch
+        self._folders = tools
+        self._parent: Parent | None = None
+        self._launching = asyncio.Lock()
+        self._closed = False
+
+    async def start(self) -> Box:
+        """A new box, a few milliseconds old. Raises `InfraError` (sandbox)."""
+        parent = await self._living_parent()
+        try:
+            return await Box.start(parent)
+        except InfraError:
+            if not parent.lost or self._closed:
+                raise
+        return await Box.start(await self._living_parent())
+
+    async def _living_parent(self) -> Parent:
+        async with self._launching:
+            if self._closed:
+                raise InfraError(ErrorClass.SANDBOX, "the boxes are closed")
+            if self._parent and self._parent.lost:
+                log.warning("the boxes' parent process was killed; starting another")
+                await self._parent.close()
+                self._parent = None
+            if not self._parent:
+                self._parent = await self._launch()
+            return self._parent
+
+    async def _launch(self) -> Parent:
+        return await Parent.launch(self.runtime, self._sandbox, self._scratch, self._folders)
+
+    async def close(self) -> None:
+        """End every box and the parent, and wait for it; twice is fine."""
+        self._closed = True
+        async with self._launching:
+            if self._parent:
+                await self._parent.close()
+
+    def kill(self) -> None:
+        """`close` for code without an event loop."""
+        self._closed = True
+        if self._parent:
+            self._parent.kill()

@@ -1,0 +1,189 @@
+"""The worker's end of one zygote: starts it, asks it for boxes, hears how they end, knows when it is gone.
+
+Refuses to start boxes once the zygote is lost: `factory` then launches another. Everything runs in the caller's
+event loop, one descriptor and no thread a box.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from prorl_cli.errors import InfraError, UserError
+from prorl_cli.recipe import Sandbox
+from prorl_cli.sandbox import root
+from prorl_cli.sandbox.results import Ended
+from prorl_cli.trajectory import ErrorClass
+
+BOOT_S = 30.0
+"""For a zygote to come up (0.1 s on an idle machine)."""
+LEAVE_S = 5.0
+"""For a zygote to take its boxes down when told, before it is killed itself."""
+
+LOST = "its parent process (the zygote) is gone"
+
+
+class Parent:
+    """One zygote, from `Parent.launch` to `close`; `tools` are the names it serves, `lost` once it has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process = process
+        self._control = control
+        self._errors = errors
+        self._folder: Path | None = None
+        self._numbers = 0
+        self._ends: dict[int, Callable[[Ended], None]] = {}
+        self._greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self.tools: frozenset[str] = frozenset()
+        self.lost = False
+
+    @classmethod
+    async def launch(cls, runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> Parent:
+        """Start a zygote and wait until it is warm. Raises `UserError` with its own words where it cannot start."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - kept for its last words
+        with theirs:
+            command = await asyncio.to_thread(_command, runtime, theirs.fileno(), tools)
+            parent = cls(_spawn(command, theirs, errors), ours, errors)
+        try:
+            await parent._greet(_configuration(runtime, sandbox, scratch, tools))
+        except BaseException:
+            parent.kill()
+            raise
+        return parent
+
+    async def _greet(self, configuration: dict[str, Any]) -> None:
+        self._control.setblocking(False)
+        self._loop.add_reader(self._control, self._hear)
+        with contextlib.suppress(OSError):  # it died at once: the reader says so
+            self._control.send(json.dumps(configuration).encode())
+        try:
+            greeting = await asyncio.wait_for(self._greeting, BOOT_S)
+        except TimeoutError:
+            raise UserError(f"the boxes' parent process did not come up within {BOOT_S:g} s") from None
+        self.tools = frozenset(greeting["tools"])
+        self._folder = Path(greeting["folder"]) if greeting["folder"] else None
+
+    def _hear(self) -> None:
+        try:
+            data = self._control.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose()
+        elif not self._greeting.done():
+            self._greeting.set_result(json.loads(data))
+        else:
+            notice = msgspec.json.decode(data, type=Ended)
+            if end := self._ends.pop(notice.ended, None):
+                end(notice)
+
+    def _lose(self) -> None:
+        """The zygote is gone, or is to go: so are its boxes."""
+        if self.lost:
+            return
+        self.lost = True
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._control)
+            self._loop.remove_writer(self._control)
+            if not self._greeting.done():
+                self._greeting.set_exception(UserError(f"boxes cannot be started: {self._last_words()}"))
+            for number, end in self._ends.items():
+                end(Ended(number, 0, LOST))
+        self._ends.clear()
+        self._control.close()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read()[-2000:].decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "the parent process ended without a word"
+
+    async def begin(self, link: socket.socket, ended: Callable[[Ended], None]) -> int:
+        """Ask for a box that speaks over `link`; `ended` is called once. Returns its number. Raises `InfraError`."""
+        self._numbers += 1
+        number = self._numbers
+        self._ends[number] = ended
+        message = json.dumps({"start": number}).encode()
+        while not self.lost:
+            try:
+                socket.send_fds(self._control, [message], [link.fileno()])
+                return number
+            except BlockingIOError:
+                await self._room()
+            except OSError:
+                self._lose()
+        raise InfraError(ErrorClass.SANDBOX, f"no box: {LOST}")
+
+    async def _room(self) -> None:
+        """Wait for the zygote to take messages in; other callers may wait as well, so not by the loop's one writer."""
+        await asyncio.sleep(0.001)
+
+    def end(self, number: int) -> None:
+        """Have a box killed, without waiting; nothing where it has ended."""
+        if number in self._ends and not self.lost:
+            with contextlib.suppress(OSError):  # full: the box's closed socket ends it, too
+                self._control.send(json.dumps({"end": number}).encode())
+
+    async def close(self) -> None:
+        """Take everything down and wait for it; twice is fine."""
+        self._lose()
+        await asyncio.to_thread(self.kill)
+
+    def kill(self) -> None:
+        """`close` for code without an event loop: a closed control socket makes the zygote end its boxes and leave."""
+        self._lose()
+        try:
+            self._process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _spawn(command: list[str], control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """In a session of its own (Ctrl-C is the worker's), with no environment and no descriptor of the worker's."""
+    return subprocess.Popen(
+        command,
+        env=root.CLEAN,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        pass_fds=[control.fileno()],
+        start_new_session=True,
+    )
+
+
+def _command(runtime: str, control: int, tools: Sequence[Path]) -> list[str]:
+    if runtime == "process":
+        return root.plain_command(control)
+    bwrap = shutil.which("bwrap")
+    if not bwrap:
+        raise UserError("bwrap is not installed")
+    return root.bwrap_command(bwrap, root.find_python(root.interpreter()), control, tools, os.geteuid() == 0)
+
+
+def _configuration(runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> dict[str, Any]:
+    return {
+        "runtime": runtime,
+        "limits": {"memory": sandbox.memory, "cpu": sandbox.cpu, "processes": sandbox.processes},
+        "tools": root.boxed_tools(tools) if runtime == "bwrap" else [str(folder) for folder in tools],
+        "scratch": str(scratch),
+        "worker": os.getpid(),
+    }

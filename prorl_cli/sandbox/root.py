@@ -1,0 +1,130 @@
+"""The read-only root of `bwrap` boxes, with just what Python needs; and the command lines of both runtimes.
+
+Finding out what that is asks the interpreter once (`find_python`, about a tenth of a second); the rest is pure.
+Refuses an interpreter whose libraries cannot be listed. Called by `parent`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prorl_cli.errors import UserError
+
+CODE = Path(__file__).parent
+"""Its `boxed` folder is all of prorl that a box sees."""
+
+TOOLS = CODE / "boxed" / "tools"
+
+CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"}
+"""The whole environment of a zygote: bwrap's own processes would show the launcher's (bubblewrap #725)."""
+
+_BOOT = """\
+import sys, types
+for name, path in ("prorl_cli", []), ("prorl_cli.sandbox", [sys.argv[1]]):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = path
+from prorl_cli.sandbox.boxed import zygote
+"""
+# Imports the boxed code from its folder without the packages around it, which import what no box has.
+
+_SERVE = _BOOT + "zygote.main()\n"
+_PROBE = _BOOT + (
+    "import json, sysconfig\n"
+    "loaded = [str(getattr(module, '__file__', '')) for module in sys.modules.values()]\n"
+    "folders = [sysconfig.get_path(name) for name in ('stdlib', 'platstdlib')]\n"
+    "print(json.dumps([sys.base_prefix, folders, [path for path in loaded if path.endswith('.so')]]))\n"
+)
+_FLAGS = ("-I", "-S", "-B")  # deaf to environment, site and user packages; no bytecode written
+
+_LINKED = re.compile(r"\s*(?:(?P<name>\S+) => )?(?P<path>/\S+) \(0x[0-9a-f]+\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Python:
+    """An interpreter as bind mounts: pairs of host path and path in the box; `hidden` folders are covered."""
+
+    executable: str
+    binds: tuple[tuple[str, str], ...]
+    hidden: tuple[str, ...]
+
+
+def interpreter() -> str:
+    """The base interpreter of this process, out of any virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+@functools.cache
+def find_python(executable: str) -> Python:
+    """What the box's interpreter is made of. Raises `UserError`."""
+    base, folders, modules = json.loads(_output(executable, *_FLAGS, "-c", _PROBE, str(CODE)))
+    binds = {path: f"/python/{Path(path).relative_to(base)}" for path in folders}
+    hidden = [f"{inside}/site-packages" for path, inside in binds.items() if Path(path, "site-packages").is_dir()]
+    program = f"/python/bin/{Path(executable).name}"
+    binds |= {executable: program} | linked_libraries(_output("ldd", executable, *modules))
+    return Python(executable=program, binds=tuple(binds.items()), hidden=tuple(hidden))
+
+
+def linked_libraries(listing: str) -> dict[str, str]:
+    """From the words of `ldd`: the libraries, found by name in one folder, and the loader at its fixed path."""
+    matches = [match for line in listing.splitlines() if (match := _LINKED.match(line))]
+    return {match["path"]: f"/python/shared/{match['name']}" if match["name"] else match["path"] for match in matches}
+
+
+def _output(*command: str) -> Any:
+    try:
+        return subprocess.run(command, env=CLEAN, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = getattr(error, "stderr", None) or error
+        raise UserError(f"cannot tell what Python needs in a box ({command[0]}): {detail}") from error
+
+
+def plain_command(control: int) -> list[str]:
+    """A zygote without walls; `control` is the descriptor that it inherits."""
+    return [interpreter(), *_FLAGS, "-c", _SERVE, str(CODE), str(control)]
+
+
+def bwrap_command(bwrap: str, python: Python, control: int, tools: Sequence[Path], as_root: bool) -> list[str]:
+    """A zygote as pid 1 behind the walls of the program `bwrap`.
+
+    An ordinary user needs a user namespace for that. Root goes without, for its zygote must be able to turn
+    boxes into an unprivileged user, and keeps the few capabilities for it.
+    """
+    walls = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    caps = [word for cap in ("SYS_ADMIN", "SETUID", "SETGID", "KILL") for word in ("--cap-add", f"CAP_{cap}")]
+    user = ["--cap-drop", "ALL", *caps] if as_root else ["--unshare-user", "--cap-drop", "ALL"]
+    folders = zip(map(str, tools), boxed_tools(tools), strict=True)
+    furniture = _furniture([(str(CODE / "boxed"), "/code/boxed"), *python.binds, *folders], python.hidden)
+    run = [python.executable, *_FLAGS, "-c", _SERVE, "/code", str(control)]
+    life = ["--die-with-parent", "--as-pid-1", "--new-session"]
+    environment = ["--setenv", "LD_LIBRARY_PATH", "/python/shared"]
+    return [bwrap, *life, *walls, *user, *furniture, "--remount-ro", "/", "--chdir", "/", *environment, "--", *run]
+
+
+def _furniture(binds: Sequence[tuple[str, str]], hidden: Sequence[str]) -> list[str]:
+    devices = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")]
+    inside = [path for _, path in binds] + devices
+    folders = {str(folder) for path in inside for folder in Path(path).parents} | {"/tmp"}
+    words = ["--proc", "/proc"]
+    for folder in sorted(folders - {"/"}):
+        words += ["--dir", folder]  # those that bwrap makes by itself are closed to all but its own user
+    for host, path in binds:
+        words += ["--ro-bind", host, path]
+    for device in devices:
+        words += ["--dev-bind", device, device]
+    for folder in hidden:
+        words += ["--tmpfs", folder, "--remount-ro", folder]
+    return words
+
+
+def boxed_tools(tools: Sequence[Path]) -> list[str]:
+    """Where the tool folders are found inside."""
+    return [f"/tools/{number}" for number, _ in enumerate(tools)]
