@@ -18,7 +18,7 @@ RECIPE = {
     "tasks": [{"domain": "math", "source": "reasoning_gym:chain_sum"}],
 }  # fmt: skip
 
-BODIES = '''
+BODIES = """
 import sys
 from prorl_cli.errors import UserError
 from prorl_cli.role import main
@@ -50,7 +50,7 @@ async def later():
 
 kind = sys.argv.pop(1)
 main(kind, {"waiter": wait, "ringer": ring, "wrong": wrong, "defect": defect}[kind])
-'''
+"""
 
 
 @pytest.fixture
@@ -108,7 +108,9 @@ def test_a_role_announces_itself_beats_and_ends_in_order(run, start):
 
 def test_a_ring_wakes_a_role_that_hears_its_peer(run, start):
     waiter, _ = start("waiter"), start("ringer")
-    until(lambda: run.metrics.glob("waiter-*") and "woken" in "".join(p.read_text() for p in run.metrics.glob("waiter-*")))
+    until(
+        lambda: run.metrics.glob("waiter-*") and "woken" in "".join(p.read_text() for p in run.metrics.glob("waiter-*"))
+    )
     assert waiter.poll() is None
 
 

@@ -88,7 +88,7 @@ def _rates(status: Status) -> Text:
 def _drops(status: Status) -> str:
     counts = status.trajectories
     failed, dropped = _classes(counts["failed"]), _classes(counts["dropped"])
-    return f"trajectories  {counts['finished']} finished; failed: {failed}; groups dropped: {dropped}"
+    return f"trajectories  {counts['finished']} finished; failed: {failed}; dropped: {dropped}"
 
 
 def _classes(counts: dict[str, int]) -> str:
