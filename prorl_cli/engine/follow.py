@@ -131,6 +131,15 @@ class Embedded:
             await self.swap(published)
 
     async def swap(self, published: Published) -> None:
+        """To a newer version; weights that cannot be proved put this engine out for good."""
+        try:
+            await self._swap(published)
+        except ProrlError:
+            self.door.state = GateState.FAILED
+            await self._role.announce_now(state="failed")
+            raise
+
+    async def _swap(self, published: Published) -> None:
         """Stage, ask for a permit (not for the first version), load between two steps, prove, announce."""
         start = time.monotonic()
         staged = await _twice(lambda: weights.stage(*published))
@@ -151,12 +160,7 @@ class Embedded:
 
     async def _load(self, staged: weights.Staged) -> None:
         self.door.state = GateState.PAUSED
-        try:
-            await self.thread.reload(staged.version, functools.partial(weights.load, self._model, staged))
-        except ProrlError:
-            self.door.state = GateState.FAILED
-            await self._role.announce_now(state="failed")
-            raise
+        await self.thread.reload(staged.version, functools.partial(weights.load, self._model, staged))
         self.door.version = staged.version
         # A drain may have been asked for meanwhile.
         if self.door.state is GateState.PAUSED:
