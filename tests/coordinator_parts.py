@@ -11,7 +11,7 @@ import msgspec
 from prorl_cli.rundir import Incarnation
 from prorl_cli.spool.members import Endpoint, Obituary, read_outcome, write_endpoint, write_obituary
 from prorl_cli.spool.requests import RequestFollower
-from prorl_cli.spool.steps import read_step, steps
+from prorl_cli.spool.steps import steps
 from prorl_cli.spool.trajectories import TrajectoryFollower, TrajectoryWriter
 from prorl_cli.spool.weights import latest_weights, publish_weights
 from prorl_cli.trajectory import (
@@ -96,7 +96,7 @@ class Worker:
 def train(run):
     """One step of the scripted learner: the weights of the next manifest, if it is there."""
     version = latest_weights(run) + 1
-    if version == 0 or read_step(run, version) is not None:
+    if version == 0 or version in run.positions():
         publish_weights(run, version, lambda folder: (folder / "model").write_bytes(b"w") and {})
 
 

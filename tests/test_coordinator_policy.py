@@ -144,6 +144,31 @@ def test_a_restart_asks_nobody_again_whose_worker_lives_and_replaces_the_dead():
     assert all(set(request.tries) == {1} for _, request in moved)
 
 
+def test_what_a_rival_had_finished_before_a_group_was_admitted_here_is_used():
+    recipe = make_recipe(rollout={"groups_per_step": 1, "max_staleness": 0, "run": {"slots": 64}})
+    rival = machine(recipe)
+    ((_, request),) = requests_of(rival.decide(at(1.0)))
+    m = machine(recipe)
+    for member in request.members:
+        m.take(make_entry(B, member, request, member, reward=float(member)))
+    m.decide(at(1.0))
+    assert [ref.writer for ref in m.decide(at(2.0)).step.records] == [B] * 3
+
+
+def test_a_second_finish_is_named_surplus_once_even_over_a_restart():
+    recipe = make_recipe(rollout={"groups_per_step": 1, "run": {"slots": 64}})
+    m = machine(recipe)
+    request = requests_of(m.decide(at(1.0)))[0][1]
+    entries = [make_entry(A, n, request, n, reward=float(n)) for n in request.members]
+    for entry in entries:
+        m.take(entry)
+    step = m.decide(at(2.0)).step
+    second = make_entry(B, 0, request, 1, reward=1.0)
+    again = machine(recipe, last=step, entries=[*entries, second])
+    assert again.batcher.lost == {"surplus": 1}
+    assert machine(recipe, last=step, entries=entries).batcher.lost == {}
+
+
 # ── steps ──
 
 

@@ -17,8 +17,9 @@ from prorl_cli.spool.members import (
     read_endpoints,
     read_obituaries,
 )  # fmt: skip
+from prorl_cli.spool.steps import publish_void
 from prorl_cli.spool.weights import latest_weights
-from prorl_cli.trajectory import StepKind
+from prorl_cli.trajectory import StepKind, Void
 from tests.coordinator_parts import Coordinators, Worker, dice, logs_of, manifests_of, outcome, train, until
 from tests.coordinator_world import check_account
 from tests.run_parts import REPOSITORY, make_run
@@ -227,6 +228,26 @@ def test_without_a_worker_it_waits_by_name(tmp_path, coordinators):
     coordinators(run).start()
 
     def waits():
-        return [e.waiting for e in live(read_endpoints(run), read_obituaries(run), 1) if e.role == "coordinator"]
+        peers = live(read_endpoints(run), read_obituaries(run), 1)
+        return [(e.waiting, e.waiting_s > 1) for e in peers if e.role == "coordinator"]
 
-    until(lambda: waits() == ["a rollout worker"], lambda: None, timeout_s=10)
+    until(lambda: waits() == [("a rollout worker", True)], lambda: None, timeout_s=10)
+
+
+def test_a_damaged_manifest_is_passed_over_once_it_is_voided_and_refused_before(tmp_path, coordinators):
+    run = run_of(tmp_path, steps=3)
+    farm = coordinators(run)
+    farm.start()
+    worker = Worker(run, dice(13), pace=2)
+    until(lambda: len(run.positions()) == 2, lambda: pump(run, [worker]))
+    farm.close()
+    data = run.step(2).read_bytes()
+    run.step(2).write_bytes(data[:100] + b"x" + data[101:])
+    refused = farm.start()
+    refused.join(timeout=20)
+    assert refused.exitcode == 1
+    publish_void(run, Void(position=2, reason="its manifest is damaged"))
+    farm.start()
+    end = until(lambda: outcome(run), lambda: pump(run, [worker]))
+    assert (end.state, end.step) == ("done", 3)
+    assert run.positions() == [1, 2, 3]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from contextlib import ExitStack
 from itertools import chain
 
 from prorl_cli import fsio
@@ -206,14 +207,20 @@ async def body(role: Role) -> None:
     await role.serve([])
     coordinator = await asyncio.to_thread(Coordinator, role)
     role.hear("rollout", "learner")
-    while not role.stopping.is_set():
-        with role.busy():
-            decision = await asyncio.to_thread(coordinator.tick)
-        role.announce(state="running", step=coordinator.step, version=coordinator.version, **coordinator.facts())
-        if decision.sends or decision.publishes:
-            role.doorbell.ring()
-        if decision.outcome is not None:
-            return
-        if not decision.publishes:
-            with role.waiting(decision.waiting):
-                await role.nap(POLL_S)
+    named = ""
+    with ExitStack() as wait:
+        while not role.stopping.is_set():
+            with role.busy():
+                decision = await asyncio.to_thread(coordinator.tick)
+            role.announce(state="running", step=coordinator.step, version=coordinator.version, **coordinator.facts())
+            if decision.sends or decision.publishes:
+                role.doorbell.ring()
+            if decision.outcome is not None:
+                return
+            if decision.publishes:
+                continue
+            if decision.waiting != named:  # one wait lasts over many naps, so that status shows how long
+                named = decision.waiting
+                wait.close()
+                wait.enter_context(role.waiting(named))
+            await role.nap(POLL_S)
