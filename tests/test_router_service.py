@@ -263,12 +263,15 @@ async def generate(client, url):
     await client.call("POST", f"{url}/inference/v1/generate", body, deadline_s=60)
 
 
-def test_an_engine_that_dies_is_out_and_one_that_joins_is_in(tmp_path):
+def test_an_engine_that_dies_is_out_the_status_says_who_waits_and_one_that_joins_is_in(tmp_path):
     async def scenario(run, processes):
         router, first = processes.router(), processes.engine()
         url = (await processes.endpoint(router)).url
         name = (await processes.endpoint(first)).incarnation
         async with Client(run.data_token.read_text()) as client:
+
+            async def shown():
+                return next(peer.waiting for peer in read_endpoints(run) if peer.role == "router")
 
             async def serving():
                 engines = (await client.call("GET", f"{url}/status", deadline_s=5))["engines"]
