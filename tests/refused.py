@@ -83,7 +83,7 @@ def read_only(root):
     run = RunDir(root / "run")
     run.create()
     assert claim_attempt(run, {}) == 1
-    subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(root)], check=True)
     for act in (
         lambda: fsio.publish(run.root / "file", b"x"),
         lambda: fsio.publish_exclusive(run.root / "file", b"x"),

@@ -57,15 +57,20 @@ def publish_first(path: Path, record: R) -> R:
 
 def damage(data: bytes) -> tuple[int, Kind, str] | None:
     """Where and what is wrong with a sealed file's bytes: (offset, kind, words)."""
-    if _wrap(data[_HEAD : -len(_TAIL)]) == data:
+    whole = _wrap(data[_HEAD : -len(_TAIL)])
+    if whole == data:
         return None
-    try:
-        written = int(data[9:17], 16) + _HEAD + len(_TAIL)
-    except ValueError:
-        written = -1
-    if len(data) < max(written, _HEAD + len(_TAIL)):
+    if len(data) < len(whole) or (whole[18:26] != data[18:26] and _written(data) > len(data)):
         return len(data), "truncated", "the file was cut short"
     return 0, "corrupt", "the bytes do not match their checksum"
+
+
+def _written(data: bytes) -> int:
+    """How long the file says it is; 0 when that cannot be read."""
+    try:
+        return int(data[9:17], 16) + _HEAD + len(_TAIL)
+    except ValueError:
+        return 0
 
 
 def _wrap(body: bytes) -> bytes:

@@ -28,7 +28,7 @@ def verify_run(run: RunDir) -> Iterator[Finding]:
     for folder in (run.steps, run.evals):
         yield from _sealed_files(folder)
     for version, lineage in run.weight_folders().items():
-        yield from _weights(run.weight(version, lineage))
+        yield from weights.scan_weights(run.weight(version, lineage))
 
 
 def _alive(run: RunDir) -> set[str]:
@@ -48,8 +48,3 @@ def _sealed_files(folder: Path) -> Iterator[Finding]:
         problem = None if data is None else sealed.damage(data)
         if problem is not None:
             yield Finding(folder / name, *problem)
-
-
-def _weights(folder: Path) -> Iterator[Finding]:
-    for problem in weights.verify_weights(folder):
-        yield Finding(folder, 0, "corrupt", problem)

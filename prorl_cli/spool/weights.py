@@ -7,13 +7,14 @@ learner and warmstart (publish), engines (read, verify) and retention (collect).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from prorl_cli import fsio
 from prorl_cli.errors import CorruptRecord
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool import sealed
+from prorl_cli.spool.log import Finding, Kind
 from prorl_cli.trajectory import Record
 
 MANIFEST = "MANIFEST.json"
@@ -72,9 +73,10 @@ def read_weights(run: RunDir, version: int) -> tuple[Path, WeightManifest] | Non
         return None
     folder = run.weight(version, lineage)
     manifest = _manifest(folder)
-    found = [text for name, digest in manifest.files.items() if (text := _size_differs(folder / name, digest.size))]
-    if found:
-        raise CorruptRecord(f"{folder}: {'; '.join(found)}")
+    for name, digest in manifest.files.items():
+        finding = _size_differs(folder / name, digest.size)
+        if finding is not None:
+            raise CorruptRecord(str(finding))
     return folder, manifest
 
 
@@ -85,11 +87,21 @@ def latest_weights(run: RunDir) -> int:
 
 def verify_weights(folder: Path) -> list[str]:
     """Everything in a weights folder that differs from its manifest, in words; reads every byte."""
-    try:
-        manifest = _manifest(folder)
-    except CorruptRecord as error:
-        return [str(error)]
-    return [text for name, digest in manifest.files.items() if (text := _differs(folder / name, digest))]
+    return [str(finding) for finding in scan_weights(folder)]
+
+
+def scan_weights(folder: Path) -> Iterator[Finding]:
+    """As `verify_weights`, with file and offset."""
+    problem = sealed.damage(fsio.read(folder / MANIFEST) or b"")
+    if problem is not None:
+        yield Finding(folder / MANIFEST, *problem)
+        return
+    for name, digest in _manifest(folder).files.items():
+        finding = _size_differs(folder / name, digest.size)
+        if finding is None and _digest(folder / name) != digest:
+            finding = Finding(folder / name, 0, "corrupt", "its SHA-256 differs from the manifest's")
+        if finding is not None:
+            yield finding
 
 
 def collect_weights(run: RunDir, keep: set[int]) -> list[int]:
@@ -121,12 +133,11 @@ def _digest(path: Path) -> FileDigest:
         return FileDigest(size=file.tell(), sha256=digest)
 
 
-def _size_differs(path: Path, size: int) -> str:
+def _size_differs(path: Path, size: int) -> Finding | None:
     with fsio.reading(path) as file:
         if file is None:
-            return f"{path.name} is missing"
-        return "" if file.size == size else f"{path.name} has {file.size} bytes instead of {size}"
-
-
-def _differs(path: Path, digest: FileDigest) -> str:
-    return _size_differs(path, digest.size) or ("" if _digest(path) == digest else f"{path}: its SHA-256 differs")
+            return Finding(path, 0, "truncated", "the file is missing")
+        if file.size == size:
+            return None
+        kind: Kind = "truncated" if file.size < size else "corrupt"
+        return Finding(path, min(file.size, size), kind, f"{file.size} bytes instead of {size}")
