@@ -12,11 +12,13 @@ from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from enum import StrEnum
-from typing import Any
+from itertools import compress
+from typing import Any, dataclass_transform
 
 import msgspec
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of everything that travels: frozen, keyword-only, no unknown fields."""
 
@@ -171,7 +173,7 @@ class Sequence(Record):
     @property
     def authored(self) -> int:
         """Number of tokens the policy authored."""
-        return sum(self.loss_mask)
+        return self.loss_mask.count(1)
 
 
 class ToolCall(Record):
@@ -320,23 +322,45 @@ def check_sequence(sequence: Sequence, vocab_size: int) -> list[str]:
     if len(sequence.token_ids) != 4 * length or len(sequence.logprobs) != 4 * length:
         return [f"{len(sequence.token_ids) // 4} ids, {length} mask, {len(sequence.logprobs) // 4} logprobs"]
     found = []
-    ids, mask, logprobs = sequence.ids, sequence.mask, sequence.logprob_values
-    if any(token >= vocab_size for token in ids):
-        found.append(f"token id {max(ids)} outside the vocabulary of {vocab_size}")
-    if any(bit not in (0, 1) for bit in mask):
+    if not _all_below(sequence.token_ids, vocab_size):
+        found.append(f"token id {max(sequence.ids)} outside the vocabulary of {vocab_size}")
+    if sequence.loss_mask.translate(None, b"\0\1"):
         found.append("mask holds a value other than 0 and 1")
-    if any(bit and not (math.isfinite(value) and value <= 1e-3) for bit, value in zip(mask, logprobs, strict=True)):
+    if not _are_logprobs(sequence):
         found.append("an authored token's logprob is not finite or is positive")
-    if not _spans_cover(sequence.spans, mask):
+    if not _spans_cover(sequence.spans, sequence.loss_mask):
         found.append("version spans do not cover exactly the authored tokens")
     return found
 
 
-def _spans_cover(spans: tuple[VersionSpan, ...], mask: list[int]) -> bool:
-    covered = [0] * len(mask)
+# Every token passes here on write and on read, so these checks look at whole arrays at a time.
+
+
+def _all_below(token_ids: bytes, bound: int) -> bool:
+    """Whether every uint32 is below `bound`: neither it nor its sum with 2**31 - bound reaches the top bit."""
+    if bound > 1 << 31:
+        return bound > 0xFFFFFFFF or max(array("I", token_ids), default=0) < bound
+    room = int.from_bytes(((1 << 31) - bound).to_bytes(4, "little") * (len(token_ids) // 4), "little")
+    if not token_ids[3::4].isascii():
+        return False
+    return (int.from_bytes(token_ids, "little") + room).to_bytes(len(token_ids), "little")[3::4].isascii()
+
+
+_PLAINLY_FINE = bytes([*range(0x3A), *range(0x80, 0xFF)])
+"""Highest bytes of the float32s in (-1.7e38, 4.8e-4): whatever has another one is looked at closely."""
+
+
+def _are_logprobs(sequence: Sequence) -> bool:
+    if not sequence.logprobs[3::4].translate(None, _PLAINLY_FINE):
+        return True
+    authored = compress(sequence.logprob_values, sequence.loss_mask)
+    return all(math.isfinite(value) and value <= 1e-3 for value in authored)
+
+
+def _spans_cover(spans: tuple[VersionSpan, ...], mask: bytes) -> bool:
+    covered = bytearray(len(mask))
     for span in spans:
-        if not 0 <= span.start < span.end <= len(mask):
+        if not 0 <= span.start < span.end <= len(mask) or covered.count(1, span.start, span.end):
             return False
-        for position in range(span.start, span.end):
-            covered[position] += 1
+        covered[span.start : span.end] = b"\1" * (span.end - span.start)
     return covered == mask
