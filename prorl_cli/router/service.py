@@ -26,8 +26,8 @@ from prorl_cli.wire import Client, WireError
 
 POLL_S = 1.0
 """Between two looks at every gate."""
-SUSPECT_POLL_S = 0.2
-"""While an engine has missed a beat: the second miss decides."""
+HURRY_POLL_S = 0.2
+"""While an engine has missed a beat (the second miss decides) or requests are on hold."""
 GATE_DEADLINE_S = 2.0
 """A gate answers from its event loop, but a busy machine may keep that waiting."""
 HOLD_S = 10.0
@@ -107,6 +107,7 @@ class Service:
         """Ask again at every change until there is a grant, the time is up, or the client has gone."""
         decision: Grant | str = reason
         until = self._clock() + hold_s
+        self._wake.set()
         try:
             while isinstance(decision, str) and (left := until - self._clock()) > 0:
                 self._waits[id(request)] = decision
@@ -196,9 +197,14 @@ class Service:
             self._changed.set()
             self._changed = asyncio.Event()
 
+    @property
+    def on_hold(self) -> int:
+        """Lease requests that no engine can serve yet."""
+        return len(self._waits)
+
     def waits(self) -> dict[str, Any]:
         """Lease requests on hold, and in words why."""
-        return {"waiting": len(self._waits), "reason": next(iter(self._waits.values()), "")}
+        return {"waiting": self.on_hold, "reason": next(iter(self._waits.values()), "")}
 
 
 def _answer(status: int, content: Any) -> Response:
@@ -216,7 +222,7 @@ async def body(role: Role) -> None:
         while not role.stopping.is_set():
             again = await service.poll(role.endpoints("engine"))
             shown.show(service.waits())
-            await role.nap(SUSPECT_POLL_S if again else POLL_S)
+            await role.nap(HURRY_POLL_S if again or service.on_hold else POLL_S)
 
 
 class _Shown:
