@@ -8,6 +8,7 @@ import pytest
 from prorl_cli.errors import Fenced, ProrlError
 from prorl_cli.learner.checkpoint import Reference, read_checkpoint
 from prorl_cli.spool.evals import Evaluation, publish_evaluation
+from prorl_cli.spool.members import order_restore
 from prorl_cli.spool.steps import read_void
 from prorl_cli.spool.weights import read_weights, verify_weights
 from tests.learner_run import Spool, make_run, make_walk, recipe, tensors, trajectory, walk_to
@@ -278,6 +279,18 @@ def test_retention_keeps_the_roots_and_nothing_else(run):
     assert sorted(os.listdir(run.checkpoints)) == ["000006", "000009"]
     # 2: the reference; 4: best evaluated; 5: loaded; 6, 9: checkpoints; 9 … 11: the newest max_staleness + 2
     assert sorted(map(int, os.listdir(run.weights))) == [0, 2, 4, 5, 6, 9, 10, 11]
+
+
+def test_a_checkpoint_that_the_attempt_was_told_to_restore_outlives_the_keep_rule(run):
+    steps_of(Spool(run), count=4, resets=())
+    walk_to(started(run), 4)
+    order_restore(run, 1, 3)
+    spool = Spool(run, "rollout-n-1-00000002")
+    spool.position = 4
+    for _ in range(6):
+        spool.step()
+    walk_to(started(run), 10)
+    assert run.checkpoint_steps() == [3, 6, 9]
 
 
 def test_a_clean_stop_saves_where_it_stands_once(run):

@@ -31,6 +31,7 @@ from prorl_cli.learner.verdicts import next_lineage, weights_to_keep
 from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.evals import evaluations
+from prorl_cli.spool.members import current_attempt, read_restore
 from prorl_cli.spool.steps import last_position, publish_void, read_step, read_void
 from prorl_cli.spool.trajectories import read_trajectory
 from prorl_cli.spool.weights import (
@@ -270,16 +271,19 @@ class Walk:
         collect_checkpoints(self._run, keep)
 
     def _restores(self) -> dict[int, int]:
-        """Positions of `restore` above the oldest checkpoint, and where each goes back to."""
+        """Positions of `restore` above the oldest checkpoint and where each goes back to; one that this attempt was
+        told to begin with counts as the next position."""
+        end = last_position(self._run) + 1
         found = {}
-        for position in range(min(self._run.checkpoint_steps()), last_position(self._run) + 1):
+        for position in range(min(self._run.checkpoint_steps()), end):
             try:
                 manifest = read_step(self._run, position)
             except CorruptRecord:
                 continue
             if manifest is not None and manifest.kind == StepKind.RESTORE:
                 found[position] = manifest.restore_to
-        return found
+        ordered = read_restore(self._run, current_attempt(self._run))
+        return found if ordered is None else {**found, end: ordered}
 
 
 def _numbers(manifest: StepManifest) -> StepNumbers:
