@@ -126,7 +126,7 @@ class Learner(Section):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradient clipping."""
     updates: int = Field(default=1, ge=1)
-    """Optimizer updates on the records of one step."""
+    """Optimizer updates of one step, each on its own share of the groups (no record is used twice)."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """Lower side of the ratio clip."""
     clip_high: float = Field(default=0.28, gt=0)
