@@ -112,7 +112,9 @@ class Bench:
             policy=policy(clocks) if policy else None,
             renderer=TinyRenderer(),
             tools=NoTools(),
-            limits=Limits(max_turns=9, max_tokens=1000, seconds=self.pipeline._pools["run"].limit_s, timer=clocks.start),
+            limits=Limits(
+                max_turns=9, max_tokens=1000, seconds=self.pipeline._pools["run"].limit_s, timer=clocks.start
+            ),
             verifiers=None,
         )
         return job
