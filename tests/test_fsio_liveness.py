@@ -44,7 +44,9 @@ def test_two_of_three_may_die_together():
 
 def test_a_lone_peer_is_judged_by_the_observers_own_writes():
     assert World("a").run(10).run(GRACE + 4, frozen="a").dead == {"a"}
-    assert World("a").run(10).run(3 * GRACE, frozen="a", stalled=True).ever == set()
+    world = World("a").run(10).run(3 * GRACE, frozen="a", stalled=True)
+    assert world.run(GRACE - 4, frozen="a").ever == set()
+    assert world.run(6, frozen="a").dead == {"a"}
 
 
 def test_nobody_is_dead_while_the_observers_own_writes_stall_nor_right_after():
