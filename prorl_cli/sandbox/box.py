@@ -11,10 +11,9 @@ import socket
 import time
 from typing import Any
 
-import msgspec
-
 from prorl_cli.errors import InfraError, UserError
-from prorl_cli.sandbox.boxed.frames import Frames, FrameTooLong, pack
+from prorl_cli.sandbox.boxed.frames import FrameTooLong, pack
+from prorl_cli.sandbox.link import Link
 from prorl_cli.sandbox.parent import LEAVE_S, Parent
 from prorl_cli.sandbox.results import Death, Ended, Reply, ToolResult, judge
 from prorl_cli.trajectory import ErrorClass
@@ -32,7 +31,8 @@ class Box:
         self._parent = parent
         self._number = 0
         self._calls = 0
-        self._link = _Link()
+        ours, self._theirs = socket.socketpair()
+        self._link = Link(ours)
         self._ended: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         self._closed = False
 
@@ -48,16 +48,14 @@ class Box:
         return box
 
     async def _begin(self) -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with theirs:
-            await asyncio.get_running_loop().create_unix_connection(lambda: self._link, sock=ours)
-            self._number = await self._parent.begin(theirs, self._end)
+        with self._theirs:
+            self._number = await self._parent.begin(self._theirs, self._end)
         ready = await self._reply(0, READY_S)
         if ready is None or ready.outcome != "ready":
             raise InfraError(ErrorClass.SANDBOX, f"a box could not be set up: {ready.output if ready else self.death}")
 
     def _end(self, notice: Ended) -> None:
+        self._link.close()
         self._ended.set_result(judge(notice))
 
     @property
@@ -112,13 +110,14 @@ class Box:
     def _dead(self) -> Reply:
         death = self._ended.result()
         if self._closed or not death.by_policy:
-            raise InfraError(ErrorClass.SANDBOX, f"the box {'is closed' if self._closed else death.how}")
+            how = "is closed" if self._closed else "sent what is no frame" if self._link.nonsense else death.how
+            raise InfraError(ErrorClass.SANDBOX, f"the box {how}")
         return Reply(self._calls, "dead", f"error: the box {death.how}")
 
     def kill(self) -> None:
         """End the box and all in it, without waiting and without an event loop if need be; twice is fine."""
         self._closed = True
-        self._link.abort()
+        self._link.close()
         self._parent.end(self._number)
 
     async def close(self) -> None:
@@ -127,43 +126,3 @@ class Box:
         await asyncio.wait({self._ended}, timeout=LEAVE_S)
         if not self._ended.done():  # a zygote that cannot even kill has to go, with all it holds
             await self._parent.close()
-
-
-class _Link(asyncio.Protocol):
-    """Frames from one box, each to whoever expects its id; a reply that nobody expects any more is dropped."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.WriteTransport | None = None
-        self._frames = Frames()
-        self._expected: dict[int, asyncio.Future[Reply]] = {0: self._loop.create_future()}
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            replies = [msgspec.json.decode(body, type=Reply) for body in self._frames.feed(data)]
-        except (FrameTooLong, msgspec.MsgspecError):
-            self.abort()  # its supervisor then leaves
-            return
-        for reply in replies:
-            expected = self._expected.get(reply.id)
-            if expected and not expected.done():
-                expected.set_result(reply)
-
-    def expect(self, number: int) -> asyncio.Future[Reply]:
-        """The future reply `number`."""
-        return self._expected.setdefault(number, self._loop.create_future())
-
-    def forget(self, number: int) -> None:
-        self._expected.pop(number, None)
-
-    def send(self, frame: bytes) -> None:
-        if self._transport and not self._transport.is_closing():
-            self._transport.write(frame)
-
-    def abort(self) -> None:
-        if self._transport and not self._loop.is_closed():
-            self._transport.abort()

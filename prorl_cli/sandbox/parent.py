@@ -53,10 +53,12 @@ class Parent:
     async def launch(cls, runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> Parent:
         """Start a zygote and wait until it is warm. Raises `UserError` with its own words where it cannot start."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        errors = tempfile.TemporaryFile()  # noqa: SIM115 - kept for its last words
-        with theirs:
+        with theirs, contextlib.ExitStack() as undo:
+            undo.enter_context(ours)
+            errors = undo.enter_context(tempfile.TemporaryFile())
             command = await asyncio.to_thread(_command, runtime, theirs.fileno(), tools)
             parent = cls(_spawn(command, theirs, errors), ours, errors)
+            undo.pop_all()
         try:
             await parent._greet(_configuration(runtime, sandbox, scratch, tools))
         except BaseException:

@@ -52,6 +52,12 @@ class _Child:
     cpu_used: float = 0.0
 
 
+def leave() -> NoReturn:
+    """Worker or zygote are gone: end what runs, then this process."""
+    tree.clear(CLEAR_S)
+    os._exit(EXIT_CLOSED)
+
+
 class Supervisor:
     """Serves one box over `link` until the worker closes it."""
 
@@ -77,12 +83,7 @@ class Supervisor:
         try:
             self._link.sendall(pack(message))
         except OSError:
-            self._leave()
-
-    def _leave(self) -> NoReturn:
-        """The worker closed the box in the middle of a call."""
-        tree.clear(CLEAR_S)
-        os._exit(EXIT_CLOSED)
+            leave()
 
     def _answer(self, call: dict[str, Any]) -> None:
         left = self._limits.cpu - self._cpu_spent
@@ -111,7 +112,8 @@ class Supervisor:
     def _become_tool(self, parent: int, write_end: int, cpu_limit: int) -> None:
         """In the child: no way back to the worker's socket, no open file but the result pipe (as 3)."""
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for handled in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(handled, signal.SIG_DFL)
         isolation.die_with_parent(parent)
         os.setsid()
         os.dup2(write_end, 3)
@@ -139,7 +141,7 @@ class Supervisor:
             poller.register(child.pipe, select.POLLIN)
         for fd, event in poller.poll(math.ceil(left * 1000)):
             if fd == self._link.fileno() and event & _PEER_GONE:
-                self._leave()
+                leave()
             elif fd == self._wake_r:
                 os.read(self._wake_r, 4096)
             elif fd == child.pipe:

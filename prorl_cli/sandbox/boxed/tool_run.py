@@ -61,7 +61,8 @@ def checked(message: Any) -> Result:
     """What a child said, if it is a result a tool may have. Raises `ValueError`."""
     if not isinstance(message, dict) or message.get("outcome") not in ("ok", "error"):
         raise ValueError("not a tool's result")
-    return {"outcome": message["outcome"], "output": str(message.get("output", ""))[:MAX_OUTPUT]}
+    output = str(message.get("output", ""))[:MAX_OUTPUT]
+    return {"outcome": message["outcome"], "output": output.encode(errors="replace").decode()}  # no half surrogates
 
 
 def failed(why: str) -> Result:

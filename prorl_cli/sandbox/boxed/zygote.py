@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import isolation, tree
 from prorl_cli.sandbox.boxed.frames import pack
-from prorl_cli.sandbox.boxed.supervisor import EXIT_SETUP, Limits, Supervisor
+from prorl_cli.sandbox.boxed.supervisor import EXIT_SETUP, Limits, Supervisor, leave
 from prorl_cli.sandbox.boxed.tools import Tool, load_tools, rehearse
 
 CONTROL = 3
@@ -177,7 +177,8 @@ class Zygote:
         pid = os.fork()
         if pid == 0:
             with _exit_on_escape(hand):
-                isolation.die_with_parent(parent)
+                signal.signal(signal.SIGTERM, lambda *_: leave())
+                isolation.die_with_parent(parent, signal.SIGTERM)  # a SIGKILL would leave its tools' children behind
                 os.setsid()
                 isolation.adopt_orphans()
                 assert self._folder

@@ -1,0 +1,117 @@
+"""Boxes with a probe in them, for the sandbox tests: real processes, and a count of what is left afterwards."""
+
+import asyncio
+import ctypes
+import json
+import os
+import shutil
+import textwrap
+import time
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import psutil
+
+from prorl_cli.recipe import Sandbox
+from prorl_cli.sandbox import open_boxes
+from tests.conftest import need
+
+PROBE = Path(__file__).parent / "sandbox_probe"
+RUNTIMES = ("bwrap", "process")
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def need_runtime(runtime):
+    if runtime == "bwrap":
+        need("bwrap", shutil.which("bwrap") is not None)
+
+
+@asynccontextmanager
+async def opened(runtime, scratch, **limits):
+    """A factory whose boxes serve `calculator` and `probe`."""
+    need_runtime(runtime)
+    factory = await open_boxes(Sandbox(runtime=runtime, **limits), scratch=scratch, tools=[PROBE])
+    try:
+        yield factory
+    finally:
+        await factory.close()
+
+
+@asynccontextmanager
+async def one_box(runtime, scratch, **limits):
+    async with opened(runtime, scratch, **limits) as factory:
+        box = await factory.start()
+        try:
+            yield box
+        finally:
+            await box.close()
+
+
+async def probe(box, code, timeout_s=20.0):
+    return await box.call("probe", {"code": textwrap.dedent(code)}, timeout_s)
+
+
+async def look(box, code):
+    """What `out` is after `code` ran in the box; JSON in between."""
+    result = await probe(box, f"import json\n{textwrap.dedent(code)}\nout = json.dumps(out)")
+    assert result.outcome == "ok", result
+    return json.loads(result.output)
+
+
+def box_processes(worker=None):
+    """Every process that serves the boxes of process `worker` (this one), parents first."""
+    return psutil.Process(worker).children(recursive=True)
+
+
+def zygote_of(processes):
+    """The warm parent: under bwrap it is the only child of bwrap's own process."""
+    first = processes[0]
+    return first.children()[0] if first.name() == "bwrap" else first
+
+
+def eldest_box():
+    """The first process of the box that was started first; a spare box is younger."""
+    boxes = zygote_of(box_processes()).children()
+    return min(boxes, key=lambda process: (process.create_time(), process.pid))
+
+
+def oom_score(process):
+    return int(Path(f"/proc/{process.pid}/oom_score_adj").read_text())
+
+
+@contextmanager
+def orphans_come_here():
+    """Whatever outlives its parent becomes a child of this process, where `settle` sees it."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def settle(known=(), within_s=5.0):
+    """Wait until this process has no children but the known ones; those left are returned."""
+    deadline = time.monotonic() + within_s
+    while left := [child for child in psutil.Process().children(recursive=True) if child.pid not in known]:
+        reap(left)
+        if time.monotonic() > deadline:
+            return [(child.pid, child.cmdline()) for child in left if child.is_running()]
+        time.sleep(0.01)
+    return []
+
+
+def reap(processes):
+    for process in processes:
+        try:
+            os.waitpid(process.pid, os.WNOHANG)
+        except ChildProcessError:
+            continue
+
+
+async def until(condition, within_s=5.0):
+    """Poll a fact of the operating system that nothing announces."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not come about"
+        await asyncio.sleep(0.005)
