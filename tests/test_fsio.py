@@ -1,8 +1,9 @@
 """Publish, publish-exclusive, append and re-opening reads: whole or not at all, one winner, one writer."""
 
 import errno
+import itertools
 import os
-import struct
+import signal
 import time
 from pathlib import Path
 
@@ -42,13 +43,13 @@ def test_of_two_exclusive_publishers_the_first_stands(tmp_path):
 RACERS, ROUNDS = 6, 40
 
 
-def race(folder, me, gun):
-    """One racer: publishes each name at its moment, and leaves a list of those it won."""
-    (start,) = struct.unpack("d", os.read(gun, 8))
+def race(folder, me, ready, gun):
+    """One racer: publishes each name when the gun is fired, and leaves a list of those it won."""
+    signal.alarm(60)
     won = []
     for number in range(ROUNDS):
-        while time.monotonic() < start + number * 0.005:
-            pass
+        os.write(ready, b".")
+        assert os.read(gun, 1)
         if fsio.publish_exclusive(folder / f"{number}", b"%d" % me * 5000):
             won.append(number)
         assert fsio.read(folder / f"{number}")
@@ -58,12 +59,17 @@ def race(folder, me, gun):
 def test_of_racing_processes_exactly_one_wins_each_name_and_all_agree(tmp_path):
     arena = tmp_path / "arena"
     arena.mkdir()
-    gun, trigger = os.pipe()
-    pids = [fork(lambda me=me: race(arena, me, gun)) for me in range(RACERS)]
-    os.write(trigger, struct.pack("d", time.monotonic() + 0.02) * RACERS)
+    (waiting, ready), guns = os.pipe(), [os.pipe() for _ in range(RACERS)]
+    pids = [fork(lambda me=me: race(arena, me, ready, guns[me][0])) for me in range(RACERS)]
+    os.close(ready)
+    for number in range(ROUNDS):
+        for _ in range(RACERS):
+            assert os.read(waiting, 1)
+        for me in range(RACERS):
+            os.write(guns[(me + number) % RACERS][1], b"!")
     assert [wait(pid) for pid in pids] == [0] * RACERS
-    os.close(gun)
-    os.close(trigger)
+    for end in (waiting, *itertools.chain(*guns)):
+        os.close(end)
     claims = [(int(n), me) for me in range(RACERS) for n in (tmp_path / f"won-{me}").read_text().split()]
     assert sorted(number for number, _ in claims) == list(range(ROUNDS))
     assert len({me for _, me in claims}) > 1, "nobody raced"

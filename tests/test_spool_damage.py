@@ -161,7 +161,7 @@ def damage_of(rng, data):
 @pytest.mark.parametrize("seed", range(4))
 def test_no_compound_of_damages_crashes_a_reader_or_hides_an_intact_record(log, seed):
     rng = random.Random(seed)
-    for _ in range(250):
+    for _ in range(150):
         for name in rng.sample(sorted(log.files), rng.randrange(1, 3)):
             for _ in range(rng.randrange(1, 4)):
                 log.set(name, damage_of(rng, log.now[name] or b"\0"))

@@ -84,7 +84,7 @@ def trajectory_cell(root: Path, mebibytes: int) -> dict[str, object]:
     run.create()
     data = os.urandom(count * 9 * 7200)
     rounds = [(finished(run, f"worker-{n}", count), raw(root / f"raw-{n}", data)) for n in range(ROUNDS)]
-    return versus(f"append: trajectories of 7200 tokens, commits of {mebibytes} MiB", rounds, 0.4)
+    return versus(f"append: trajectories of 7200 tokens, commits of {mebibytes} MiB", rounds, 0.25)
 
 
 def versus(cell: str, rounds: list[tuple[float, float]], bar: float) -> dict[str, object]:
