@@ -145,6 +145,14 @@ def test_nothing_is_left_of_roles_that_ignore_the_end_or_leave_orphans(run, monk
     assert run_plan(run, scripted("engine-0", stubborn), scripted("rollout-0", orphan)).state == "done"
 
 
+def test_temporary_files_of_killed_roles_are_swept_at_the_end(run):
+    for folder in (run.root, run.steps, run.weights, run.job(1)):
+        (folder / ".tmp-0123456789abcdef").write_text("half")
+    (run.weights / ".tmp-fedcba9876543210").mkdir()
+    run_plan(run, scripted("coordinator-0", "done()"))
+    assert not list(run.root.rglob(".tmp-*"))
+
+
 def test_a_killed_starter_takes_its_roles_with_it(run, tmp_path):
     script = tmp_path / "starter.py"
     script.write_text(

@@ -108,7 +108,7 @@ def _roles(roles: list[RoleStatus]) -> Table:
 
 
 def _facts(facts: dict[str, float | int | str]) -> str:
-    shown = [f"{key} {value}" for key, value in facts.items() if key not in ("busy_s", "up_s")]
+    shown = [f"{key} {value}" for key, value in facts.items() if key not in ("busy_s", "cpu_s", "up_s")]
     return ", ".join(shown[:6])
 
 

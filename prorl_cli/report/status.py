@@ -113,8 +113,10 @@ def read_recipe(run: RunDir, attempt: int) -> Recipe:
 
 
 def _role(peer: Endpoint, alive: bool) -> RoleStatus:
-    up, busy = float(peer.facts.get("up_s", 0)), float(peer.facts.get("busy_s", 0))
-    idle = round(max(0.0, 1 - busy / up), 3) if up > 1 and busy else None
+    up = float(peer.facts.get("up_s", 0))
+    # What a role does in threads of its own it counts as busy; a role that only answers is as busy as its CPU.
+    busy = max(float(peer.facts.get("busy_s", 0)), float(peer.facts.get("cpu_s", 0)))
+    idle = round(max(0.0, 1 - busy / up), 3) if up > 1 else None
     state = peer.state if alive or peer.state == "ended" else "dead"
     return RoleStatus(
         name=peer.incarnation, role=peer.role, state=state,

@@ -179,7 +179,12 @@ class Role:
         async with self._publishing:
             now = time.monotonic()
             wait, since = self._waits[-1] if self._waits else ("", now)
-            facts = {**self._endpoint.facts, "busy_s": round(self._busy_s, 3), "up_s": round(now - self._started, 3)}
+            facts = {
+                **self._endpoint.facts,
+                "busy_s": round(self._busy_s, 3),
+                "cpu_s": round(time.process_time(), 3),
+                "up_s": round(now - self._started, 3),
+            }
             self._endpoint = msgspec.structs.replace(
                 self._endpoint, beat=self._endpoint.beat + 1, waiting=wait, waiting_s=round(now - since, 3), facts=facts
             )

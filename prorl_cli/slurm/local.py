@@ -16,6 +16,7 @@ from prorl_cli.slurm.budget import RestartBudget
 from prorl_cli.slurm.child import Child, adopt_orphans, end_descendants, how_it_ended
 from prorl_cli.slurm.plan import Plan, Process
 from prorl_cli.spool.members import Outcome, publish_outcome, read_outcome, read_stop
+from prorl_cli.spool.tidy import tidy_run
 
 TICK_S = 0.1
 """Between two looks at the children: a restart is noticed at once, at no cost."""
@@ -84,6 +85,7 @@ class _Supervisor:
         for child in self._children:
             child.signal(signal.SIGKILL)
         end_descendants()
+        tidy_run(self._run)
         for child in self._children:
             if child.code is not None:
                 child.bury()

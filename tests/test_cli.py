@@ -1,0 +1,145 @@
+"""Bad input is one clear report, the exit code of its kind, and nothing half-written."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from prorl_cli.recipe import load_recipe
+from prorl_cli.rundir import RunDir
+from tests.quick_run import environment, prorl, write_recipe
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    return write_recipe(tmp_path, steps=3)
+
+
+def refused(folder, *arguments, code=2):
+    """The one report of a command that must fail with `code` and leave no run behind."""
+    result = prorl(folder, *arguments, timeout=120)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (folder / "run").exists()
+    return " ".join(result.stderr.split())
+
+
+def test_init_prints_a_recipe_that_validates(tmp_path):
+    (tmp_path / "my.yaml").write_text(prorl(tmp_path, "init", check=True).stdout)
+    assert load_recipe(tmp_path / "my.yaml").name == "my-run"
+    assert "ok" in prorl(tmp_path, "validate", "my.yaml", check=True).stdout
+
+
+def test_the_schema_describes_every_key(tmp_path):
+    schema = json.loads(prorl(tmp_path, "recipe", "schema", check=True).stdout)
+    learner = schema["$defs"]["Learner"]["properties"]
+    assert schema["additionalProperties"] is False and "clip" in learner["clip_high"]["description"]
+
+
+def test_help_teaches_every_command(tmp_path):
+    text = prorl(tmp_path, "--help", check=True).stdout
+    for command in (
+        "launch",
+        "status",
+        "samples",
+        "logs",
+        "stop",
+        "resume",
+        "ls",
+        "spool",
+        "export",
+        "eval",
+        "validate",
+        "init",
+        "recipe",
+    ):
+        assert command in text
+    assert prorl(tmp_path, "--version", check=True).stdout.startswith("prorl ")
+
+
+def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path, recipe):
+    before = sorted(path.name for path in tmp_path.iterdir())
+    text = prorl(tmp_path, "launch", recipe, "--run-dir", "run", "--dry-run", check=True).stdout
+    for part in ("prorl_cli.warmstart", "prorl_cli.coordinator", "prorl_cli.rollout", str(tmp_path / "run")):
+        assert part in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model=no/such/model", "no/such/model"),
+        ("tasks.0.source=reasoning_gym:no_such_data", "no_such_data"),
+        ("tasks.0.source=procedural:nothing", "nothing"),
+        ("tasks.0.source=missing.jsonl", "missing.jsonl"),
+        ("tasks.0.handler=coin:Missing", "Missing"),
+        ("tasks.0.handler=nowhere:Coin", "nowhere"),
+        ("learner.steps=many", "valid integer"),
+        ("learner.top_p=0.9", "biases the ratio"),
+        ("nonsense", "key.key=value"),
+    ],
+)
+def test_a_launch_that_cannot_work_is_refused_before_anything_is_made(tmp_path, recipe, override, expected):
+    text = refused(tmp_path, "launch", recipe, "--run-dir", "run", "--set", override, *model_speaks_hermes(override))
+    assert expected in text
+
+
+def model_speaks_hermes(override):
+    return ("--set", "agent.renderer=hermes") if override.startswith("model=") else ()
+
+
+def test_broken_yaml_names_file_and_line(tmp_path):
+    (tmp_path / "broken.yaml").write_text("name: x\ntasks: [1\nmodel: y\n")
+    assert "broken.yaml:" in refused(tmp_path, "launch", "broken.yaml", "--run-dir", "run")
+    assert "no such recipe" in refused(tmp_path, "launch", "missing.yaml")
+
+
+def test_a_run_directory_in_use_is_never_mixed_with_another(tmp_path, recipe):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("mine")
+    assert "not empty" in refused(tmp_path, "launch", recipe, "--run-dir", "taken")
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["resume"], ["stop"], ["samples"], ["logs"], ["spool", "verify"], ["export"]]
+)
+def test_every_command_refuses_what_is_not_a_run_or_another_versions(tmp_path, command):
+    extra = ["out"] if command == ["export"] else []
+    assert "not a run directory" in refused(tmp_path, *command, "nowhere", *extra)
+    RunDir(tmp_path / "old").create()
+    (tmp_path / "old/provenance.json").write_text('{"format": 999}')
+    assert "another version of prorl" in refused(tmp_path, *command, "old", *extra)
+
+
+def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path, recipe):
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    if os.getuid() == 0:
+        pytest.skip("root writes everywhere: CI runs this as an unprivileged user")
+    locked.chmod(0o555)
+    assert "cannot create the run directory" in refused(tmp_path, "launch", recipe, "--run-dir", "locked/run")
+
+
+def test_a_full_disk_is_one_clear_report_and_leaves_nothing(tmp_path, recipe):
+    unshare = shutil.which("unshare")
+    small = tmp_path / "small"
+    small.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=64k tmpfs {small} && head -c 60000 /dev/zero > {small}/filler && "
+        f"{sys.executable} -m prorl_cli launch {recipe} --run-dir {small}/run; code=$?; ls {small}; exit $code"
+    )
+    result = subprocess.run(
+        [unshare, "-Urm", "bash", "-c", script],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 2, result.stderr
+    assert "full" in result.stderr and "Traceback" not in result.stderr
+    assert result.stdout.split() == ["filler"]
