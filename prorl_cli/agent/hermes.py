@@ -144,7 +144,7 @@ def _tool_turn(tokenizer: Any, folder: Path) -> tuple[str, str, int]:
     _, _, behind = text.rpartition(_ASSISTANT)
     before, found, after = behind.partition(_OUTPUT)
     ids = tokenizer(before, add_special_tokens=False)["input_ids"]
-    if not found or not ids or ids[0] not in _control_tokens(tokenizer):
+    if _RESPONSE_TAGS[0] not in before or not found or ids[0] not in _control_tokens(tokenizer):
         raise UserError(
             f"the chat template of {folder} has no tool turns in the hermes format (as the Qwen family has): "
             "renderer: hermes cannot use it"

@@ -169,15 +169,10 @@ class _Running:
 
 
 def stopped_by(result: Result) -> StopReason | None:
-    """The reason to end the episode after a tool's outcome, if there is one; a box that died through no action of
-    the policy is an `InfraError(sandbox)`."""
+    """The reason to end the episode after a tool's outcome, if there is one."""
     if result.outcome == "dead":
-        if not result.by_policy:
-            raise InfraError(ErrorClass.SANDBOX, f"the box died: {result.output}")
         return StopReason.BOX_KILLED
-    if result.outcome.startswith("limit:"):
-        return StopReason(result.outcome)
-    return None
+    return StopReason(result.outcome) if result.outcome.startswith("limit:") else None
 
 
 def turn_seed(seed: int, turn: int) -> int:

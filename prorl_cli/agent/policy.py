@@ -47,13 +47,15 @@ class EnginePolicy:
             try:
                 return await self._once(session, prompt_ids, max_tokens, seed)
             except InfraError as error:
-                if error.error_class != ErrorClass.ENGINE or attempt == TRIES - 1:
+                # Without an engine there was no lease, and the lease client has waited for one long enough.
+                engines_fault = self.engine and error.error_class == ErrorClass.ENGINE
+                if not engines_fault or attempt == TRIES - 1:
                     raise
             await asyncio.sleep(BACKOFF_S * 2**attempt)
         raise AssertionError("the last try returns or raises")
 
     async def _once(self, session: str, prompt_ids: list[int], max_tokens: int, seed: int) -> Generation:
-        wanted = self._sampling
+        wanted, self.engine = self._sampling, ""
         request = GenerateRequest(
             request_id=f"{session}-{secrets.token_hex(4)}",
             token_ids=prompt_ids,

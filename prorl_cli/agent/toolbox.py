@@ -39,8 +39,6 @@ class Result(Protocol):
     def output(self) -> str: ...
     @property
     def outcome(self) -> str: ...
-    @property
-    def by_policy(self) -> bool: ...
 
 
 class Box(Protocol):
@@ -62,7 +60,6 @@ class Refusal:
 
     output: str
     outcome: str = "error"
-    by_policy: bool = True
 
 
 class ToolBox:
@@ -88,13 +85,7 @@ class ToolBox:
 
     async def _open(self) -> Box:
         if self._box is None:
-            starting = asyncio.ensure_future(self._factory.start())
-            try:
-                self._box = await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                # A box that starts while its episode is cancelled must not outlive it.
-                starting.add_done_callback(_close_late)
-                raise
+            self._box = await self._factory.start()
         return self._box
 
     def _mistake(self, call: Call) -> str:
@@ -123,8 +114,3 @@ def _argument_mistake(tool: Tool, arguments: dict[str, Any]) -> str:
         if not isinstance(value, _TYPES[kind]):
             return f"{tool.name}: {name} must be of type {kind}"
     return ""
-
-
-def _close_late(starting: asyncio.Future[Box]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        asyncio.ensure_future(starting.result().close())  # noqa: RUF006 - nobody is left to await it

@@ -1,6 +1,7 @@
 """Items of the few data sets that depend on Python's string hashes: made in a child whose hashes are fixed.
 
-Called by `tasks.reasoning` alone, for a process whose own hashes are random. The child ends with its source.
+Called by `tasks.reasoning` alone, for a process whose own hashes are random. One child a process, which it outlives
+in no case.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import weakref
 from typing import Any
 
@@ -19,22 +21,30 @@ from prorl_cli.errors import ProrlError
 
 
 class HashFixed:
-    """Calls functions by import path in one child with `PYTHONHASHSEED=0`; started on the first call."""
+    """Calls functions by import path in one child with `PYTHONHASHSEED=0`; started when needed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._one_at_a_time = threading.Lock()
 
     def call(self, function: str, **arguments: Any) -> Any:
-        """What `module:function` returns there, as JSON; `ProrlError` when it raises."""
-        process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
+        """What `module:function` returns there, as JSON; `ProrlError` when it raises or the child dies."""
         request = {"function": function, "arguments": base64.b64encode(pickle.dumps(arguments)).decode()}
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        answer = json.loads(process.stdout.readline() or '{"error": "the process died"}')
+        with self._one_at_a_time:
+            answer = self._exchange(json.dumps(request))
         if "error" in answer:
             raise ProrlError(f"{function}: {answer['error']}")
         return answer["value"]
+
+    def _exchange(self, line: str) -> Any:
+        process = self._process
+        if process is None or process.poll() is not None:
+            process = self._start()
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # its death shows in the answer that does not come
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        return json.loads(process.stdout.readline() or '{"error": "the process died"}')
 
     def _start(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(

@@ -29,7 +29,8 @@ class Purchase:
 
     def item(self, index: int, held_out: bool) -> Item:
         """See `Source.item`."""
-        return first_on_side(self._candidates(index, held_out), held_out, "procedural:purchase")
+        candidates = self._candidates(index, held_out)
+        return first_on_side(candidates, lambda item: item.question, held_out, "procedural:purchase")
 
     def _candidates(self, index: int, held_out: bool) -> Iterator[Item]:
         draw = Random(digest("purchase", self._seed, held_out, index))

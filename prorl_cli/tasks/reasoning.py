@@ -14,6 +14,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +29,10 @@ WINDOW = 64
 HASH_ORDERED = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
 """Sets of reasoning-gym 0.1 whose questions depend on Python's string hashes, which differ from process to process."""
 
+Entry = dict[str, Any]
+"""What the package calls an item: question, answer, metadata."""
+
+_HASH_FIXED = HashFixed()
 _GLOBAL_RANDOM = threading.Lock()
 
 
@@ -39,29 +44,28 @@ class ReasoningGym:
     def __init__(self, name: str, options: Options, seed: int) -> None:
         self._name, self._options, self._seed = name, options, seed
         self._dataset = open_dataset(name, options)
-        self._child = HashFixed()
-        self._windowed = _indexes_what_it_made(open_dataset(name, options))
+        self._windowed = _indexes_what_it_made(self._dataset)
 
     def item(self, index: int, held_out: bool) -> Item:
         """See `Source.item`."""
         if self._name in HASH_ORDERED and sys.flags.hash_randomization:
             return self._item_of_child(index, held_out)
-        return first_on_side(self._candidates(index, held_out), held_out, f"reasoning_gym:{self._name}")
+        candidates = self._entries(index, held_out)
+        return self._item(first_on_side(candidates, _question, held_out, f"reasoning_gym:{self._name}"))
 
     def _item_of_child(self, index: int, held_out: bool) -> Item:
         asked = {"name": self._name, "options": self._options, "seed": self._seed, "index": index, "held_out": held_out}
-        item: Item = pickle.loads(base64.b64decode(self._child.call(f"{__name__}:pickled_item", **asked)))
+        item: Item = pickle.loads(base64.b64decode(_HASH_FIXED.call(f"{__name__}:pickled_item", **asked)))
         return item
 
-    def _candidates(self, index: int, held_out: bool) -> Iterator[Item]:
+    def _entries(self, index: int, held_out: bool) -> Iterator[Entry]:
         for window in range(MAX_CANDIDATES // WINDOW):
             seed = digest("reasoning_gym", self._seed, held_out, index, window) % 2**31
             dataset = open_dataset(self._name, self._options, seed) if self._windowed else self._dataset
             for position in range(WINDOW):
-                yield self._item(dataset, position if self._windowed else seed + position)
+                yield _draw(dataset, position if self._windowed else seed + position)
 
-    def _item(self, dataset: Any, position: int) -> Item:
-        entry = _draw(dataset, position)
+    def _item(self, entry: Entry) -> Item:
         answer = "" if entry["answer"] is None else str(entry["answer"])
         expression = entry["metadata"].get("expression")
         payload = {
@@ -71,7 +75,7 @@ class ReasoningGym:
             "entry": entry,
             "expression": expression if leads_to(expression, answer) else None,
         }
-        return Item(question=str(entry["question"]), answer=answer, payload=payload)
+        return Item(question=_question(entry), answer=answer, payload=payload)
 
 
 def pickled_item(*, name: str, options: Options, seed: int, index: int, held_out: bool) -> str:
@@ -89,7 +93,9 @@ def open_dataset(name: str, options: Options, seed: int = 0) -> Any:
     from reasoning_gym.factory import DATASETS, create_dataset
 
     if name not in DATASETS:
-        raise UserError(f"reasoning_gym has no data set {name!r}: it has {', '.join(sorted(DATASETS))}")
+        near = get_close_matches(name, DATASETS, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"reasoning_gym has no data set {name!r}: {meant}It has {', '.join(sorted(DATASETS))}")
     if reserved := sorted({"seed", "size"} & options.keys()):
         raise UserError(f"reasoning_gym:{name}: options may not set {' or '.join(reserved)}: prorl draws them")
     try:
@@ -98,13 +104,18 @@ def open_dataset(name: str, options: Options, seed: int = 0) -> Any:
         raise UserError(f"reasoning_gym:{name} refuses the options {options}: {error}") from error
 
 
-def _draw(dataset: Any, position: int) -> Any:
+def _question(entry: Entry) -> str:
+    return str(entry["question"])
+
+
+def _draw(dataset: Any, position: int) -> Entry:
     """One entry; sets that draw from the module `random` as well get it seeded, and everybody else theirs back."""
     with _GLOBAL_RANDOM:
         state = random.getstate()
         random.seed(position)
         try:
-            return dataset[position]
+            entry: Entry = dataset[position]
+            return entry
         finally:
             random.setstate(state)
 

@@ -8,10 +8,10 @@ Called by handlers, by the coordinator's checks and by the warm start.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from prorl_cli.errors import UserError
 
@@ -21,6 +21,8 @@ HELD_OUT_ONE_IN = 5
 MAX_CANDIDATES = 2048
 """Draws for one item before a source is called too small to be split: odds of 1e-190 for a rich one."""
 
+
+T = TypeVar("T")
 
 Options = dict[str, Any]
 """`options` of a recipe's task."""
@@ -63,10 +65,11 @@ def normalized(question: str) -> str:
     return " ".join(question.split())
 
 
-def first_on_side(candidates: Iterator[Item], held_out: bool, name: str) -> Item:
-    """The first candidate on the wanted side; `UserError` when none of the first `MAX_CANDIDATES` is."""
+def first_on_side(candidates: Iterator[T], question: Callable[[T], str], held_out: bool, name: str) -> T:
+    """The first candidate whose question is on the wanted side; `UserError` when none of the first
+    `MAX_CANDIDATES` is."""
     for candidate in islice(candidates, MAX_CANDIDATES):
-        if is_held_out(candidate.question) == held_out:
+        if is_held_out(question(candidate)) == held_out:
             return candidate
     side = "held-out" if held_out else "train"
     raise UserError(
