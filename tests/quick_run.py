@@ -38,16 +38,17 @@ agent: {{renderer: tiny, max_turns: 2, max_tokens: 112}}
 rollout: {{group_size: 2, groups_per_step: 2, retries: 5, deadline: 60s, run: {{timeout: 60s}}}}
 engine: {{max_model_len: 112}}
 learner: {{steps: {steps}, lr: 1.0e-4}}
+eval: {{n: {evaluated}}}
 checkpoint: {{every: 4, keep: 2}}
 warmstart: {{steps: 2, batch: 8, hidden: 32, layers: 1}}
 cluster: {{restarts: 1000, rollout: {{nodes: {workers}}}}}
 """
 
 
-def write_recipe(folder, *, steps, workers=1, seed=1):
+def write_recipe(folder, *, steps, workers=1, seed=1, evaluated=0):
     (folder / "coin.py").write_text(COIN)
     path = folder / "quick.yaml"
-    path.write_text(RECIPE.format(seed=seed, steps=steps, workers=workers))
+    path.write_text(RECIPE.format(seed=seed, steps=steps, workers=workers, evaluated=evaluated))
     return path
 
 

@@ -16,10 +16,10 @@ from prorl_cli.spool.members import BEAT_S, claim_attempt, current_attempt, read
 
 def claim(run: RunDir) -> int:
     """Take the next attempt; `UserError` when another process of this run is at work, `Fenced` when it was quicker."""
-    _refuse_if_at_work(run, current_attempt(run))
-    return claim_attempt(
-        run, {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": psutil.Process().create_time()}
-    )
+    previous = current_attempt(run)
+    _refuse_if_at_work(run, previous)
+    mine = {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": psutil.Process().create_time()}
+    return claim_attempt(run, mine, after=previous)
 
 
 def _refuse_if_at_work(run: RunDir, previous: int) -> None:
