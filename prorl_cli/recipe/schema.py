@@ -166,16 +166,26 @@ class Checkpoint(Section):
 class Warmstart(Section):
     """Supervised start of the tiny built-in model (`model: builtin:tiny`)."""
 
-    steps: int = Field(default=600, ge=1)
+    steps: int = Field(default=800, ge=1)
     """Supervised steps."""
-    batch: int = Field(default=64, ge=1)
+    batch: int = Field(default=32, ge=1)
     """Transcripts a step."""
     lr: float = Field(default=2e-3, gt=0)
     """Peak learning rate, cosine."""
-    hidden: int = Field(default=128, ge=32)
+    hidden: int = Field(default=128, ge=32, multiple_of=32)
     """Model width; heads are 32 wide."""
-    layers: int = Field(default=4, ge=1)
+    intermediate: int = Field(default=256, ge=1)
+    """Width inside the model's feed-forward layers."""
+    layers: int = Field(default=2, ge=1)
     """Model depth."""
+    clean: float = Field(default=0.7, ge=0, le=1)
+    """Share of the steps, the first ones, whose transcripts are without mistakes."""
+    guess: float = Field(default=0.35, ge=0, le=1)
+    """Of the later transcripts: share that answers wrongly without calling the tool."""
+    miscall: float = Field(default=0.25, ge=0, le=1)
+    """Of the others: share that calls the tool with a wrong digit."""
+    miscopy: float = Field(default=0.1, ge=0, le=1)
+    """Of the others: share that copies the tool's output with a wrong digit."""
     seed: int = 0
     """Seed of weights and transcripts."""
 
