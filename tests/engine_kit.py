@@ -1,6 +1,7 @@
 """Shared by the engine's tests: tiny random models, published versions, and the full forward pass as the oracle."""
 
 import hashlib
+import math
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -65,7 +66,7 @@ def respell(folder, edit):
 def oracle(models, prompt, ids, spans, temperature=1.0):
     """Logprob of every generated id by a full forward pass of the version that its span names."""
     expected = [None] * len(ids)
-    tokens = torch.tensor([[*prompt, *ids]])
+    tokens = torch.tensor([[*prompt, *ids[:-1]]])
     for version, start, end in spans:
         logits = models[version](tokens).logits[0].float() / temperature
         logprobs = torch.log_softmax(logits, dim=-1)
@@ -77,4 +78,7 @@ def oracle(models, prompt, ids, spans, temperature=1.0):
 def worst(models, prompt, ids, logprobs, spans, temperature=1.0):
     """Largest distance from the oracle; an uncovered token is an error."""
     expected = oracle(models, prompt, ids, spans, temperature)
+    # `max` would step over a NaN.
+    if not all(map(math.isfinite, logprobs)):
+        return math.inf
     return max(abs(got - want) for got, want in zip(logprobs, expected, strict=True))

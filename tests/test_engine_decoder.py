@@ -159,24 +159,45 @@ def test_a_request_ends_with_its_stop_token_or_at_its_length_and_never_later():
             assert len(completion.token_ids) == wanted.max_tokens
 
 
-def test_nan_weights_give_nan_logprobs_and_leave_nothing_behind():
+def test_nan_weights_give_nan_logprobs_and_the_next_version_finds_nothing_left_of_them():
     good, serving = tiny_model(1), tiny_model(1)
+    serving.model.layers[0].mlp.up_proj.weight.fill_(math.nan)
     decoder = Decoder(serving, slots=4)
-    prompt = list(range(40))
-    decoder.add(0, request(prompt, max_tokens=60))
+    decoder.version = 0
+    short, long = request([5, 6], seed=1, max_tokens=20), request(list(range(60)), seed=2)
+    decoder.add(0, short)
+    decoder.add(1, long)
     decoder.step()
+    bad = decoder.abort(1)
+    assert math.isnan(bad.logprobs[0]) and all(0 <= token < VOCAB for token in bad.token_ids)
+    decoder.reload(1, lambda: serving.load_state_dict(good.state_dict()))
+    decoder.step()
+    # The short row was padded to the long one's length; another long one makes the batch look that far again.
+    decoder.add(2, long)
+    done = finish(decoder)
+    assert done[0].spans == [(0, 0, 1), (1, 1, 20)]
+    after = [*short.token_ids, *done[0].token_ids[:1]]
+    assert worst({1: good}, after, done[0].token_ids[1:], done[0].logprobs[1:], [(1, 0, 19)]) < TOLERANCE
+    assert worst({1: good}, long.token_ids, done[2].token_ids, done[2].logprobs, done[2].spans) < TOLERANCE
 
-    def spoil():
-        serving.model.layers[0].mlp.up_proj.weight.fill_(math.nan)
 
-    decoder.reload(1, spoil)
-    decoder.add(1, request(prompt))
-    bad = finish(decoder)
-    assert math.isnan(bad[1].logprobs[0]) and all(0 <= token < VOCAB for token in bad[1].token_ids)
-    decoder.reload(2, lambda: serving.load_state_dict(good.state_dict()))
-    decoder.add(2, request(prompt, max_tokens=80))
-    done = finish(decoder)[2]
-    assert worst({2: good}, prompt, done.token_ids, done.logprobs, done.spans) < TOLERANCE
+def test_a_request_that_turns_to_nan_spoils_no_other():
+    """One token's embedding is NaN: whatever reads it is lost, everything else is served right."""
+    model, rng = tiny_model(4), random.Random(4)
+    model.model.embed_tokens.weight[7] = math.nan
+    requests = [random_request(rng) for _ in range(150)]
+    lost = 0
+    for wanted, done in zip(requests, serve(model, requests, slots=6), strict=True):
+        tokens = [*wanted.token_ids, *done.token_ids]
+        read = tokens.index(7) if 7 in tokens else len(tokens)
+        good = max(0, read + 1 - len(wanted.token_ids)) if read < len(tokens) else len(done.token_ids)
+        assert all(math.isnan(logprob) for logprob in done.logprobs[good:])
+        lost += len(done.token_ids) - good
+        if good:
+            ids, spans = done.token_ids[:good], [(0, 0, good)]
+            distance = worst({0: model}, wanted.token_ids, ids, done.logprobs[:good], spans, wanted.temperature)
+            assert distance < TOLERANCE
+    assert lost > 100
 
 
 def test_samples_follow_the_distribution_their_logprobs_claim():

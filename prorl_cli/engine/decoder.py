@@ -11,6 +11,7 @@ own, and nothing recomputes keys and values of running requests when the weights
 from __future__ import annotations
 
 import inspect
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -221,10 +222,10 @@ class Decoder:
     def _fill(self, gaps: list[Gap]) -> None:
         for batch in fill_plan((gap for gap in gaps if gap.size), FILL_TOKENS):
             width = max(gap.size for gap in batch)
-            ids = torch.zeros(len(batch), width, dtype=torch.long)
-            for line, gap in enumerate(batch):
-                ids[line, : gap.size] = torch.tensor(self._rows[gap.row].tokens[gap.start : gap.end])
-            # Padding writes behind a row's end, where it is hidden until the row itself overwrites it.
+            # Padding lies behind a row's end, where it is hidden until the row itself overwrites it; and it is a token
+            # of that row, so that it holds NaN only where the row does.
+            lines = [self._rows[gap.row].tokens[gap.start : gap.end] for gap in batch]
+            ids = torch.tensor([line + line[-1:] * (width - len(line)) for line in lines])
             positions = torch.tensor([gap.start for gap in batch])[:, None] + torch.arange(width)
             self._cache.reserve(len(self._rows), int(positions.max()) + 1)
             mask = self._cache.aim(torch.tensor([gap.row for gap in batch]), positions)
@@ -267,17 +268,19 @@ class Decoder:
 
     def _remove(self, index: int) -> None:
         last = len(self._rows) - 1
-        self._cache.clear_row(index, self._held(index))
+        self._clean(index)
         if index != last:
-            self._cache.move(last, index, self._held(last))
-            self._cache.clear_row(last, self._held(last))
+            self._cache.move(last, index, len(self._rows[last].tokens) - 1)
+            self._clean(last)
             self._rows[index] = self._rows[last]
             for values in (self._position, self._feed, self._seed, self._drawn, self._temperature):
                 values[index] = values[last]
         self._rows.pop()
 
-    def _held(self, index: int) -> int:
-        return len(self._rows[index].tokens) - 1
+    def _clean(self, index: int) -> None:
+        """A masked position weighs 0, but 0 times NaN is NaN: what a spoilt row leaves would spoil the next one."""
+        if not math.isfinite(self._rows[index].logprobs[-1]):
+            self._cache.clear_row(index)
 
 
 def refuse_unfit(config: Any) -> None:

@@ -48,7 +48,7 @@ class SlotCache(Cache):  # type: ignore[misc]
             rows = _rounded(rows)
         if length > old_length:
             length = _rounded(length + length // 4) + CAPACITY_SKEW
-        # Zeros, and `clear_row` below: a masked position weighs 0, but 0 times a stray NaN would be NaN.
+        # Zeros: a masked position weighs 0, but 0 times a stray NaN would be NaN.
         store = torch.zeros(planes, max(rows, old_rows), heads, max(length, old_length), size, dtype=self._store.dtype)
         store[:, :old_rows, :, :old_length] = self._store
         self._store = store
@@ -80,9 +80,9 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Row `target` becomes the first `length` tokens of row `source`."""
         self._store[:, target, :, :length] = self._store[:, source, :, :length]
 
-    def clear_row(self, row: int, length: int) -> None:
-        """Zero the first `length` tokens of a row that has ended."""
-        self._store[:, row, :, :length] = 0
+    def clear_row(self, row: int) -> None:
+        """Zero one row."""
+        self._store[:, row] = 0
 
     def clear(self) -> None:
         """Zero everything: the weights have changed."""
