@@ -140,6 +140,24 @@ def test_every_data_set_gives_the_same_questions_in_every_process():
     assert all(len(set(questions)) == 2 for questions in first.values())
 
 
+def test_seeds_that_a_generator_gives_up_on_are_passed_over_and_hopeless_options_are_said_in_words():
+    """`maze` raises where it finds no free cell: now and then in a small grid, always in one with a single cell."""
+    small = reasoning_gym.create_dataset("maze", seed=0, size=300, max_grid_size=4, min_grid_size=4, min_dist=1)
+    assert sum(gives_up(small, position) for position in range(300)) > 5
+    mazes = source("reasoning_gym:maze", max_grid_size=4, min_grid_size=4, min_dist=1)
+    assert len({mazes.item(index, False).question for index in range(100)}) == 100
+    with pytest.raises(UserError, match="maze fails with"):
+        source("reasoning_gym:maze", min_grid_size=3, max_grid_size=3).item(0, False)
+
+
+def gives_up(dataset, position):
+    try:
+        dataset[position]
+    except RuntimeError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [

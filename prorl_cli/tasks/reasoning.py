@@ -32,6 +32,9 @@ HASH_ORDERED = frozenset({"isomorphic_strings", "polynomial_multiplication", "ra
 Entry = dict[str, Any]
 """What the package calls an item: question, answer, metadata."""
 
+_GIVEN_UP = (RuntimeError, ArithmeticError, LookupError, ValueError, TypeError)
+"""What generators raise for a seed that they can make nothing of."""
+
 _HASH_FIXED = HashFixed()
 _GLOBAL_RANDOM = threading.Lock()
 
@@ -59,11 +62,20 @@ class ReasoningGym:
         return item
 
     def _entries(self, index: int, held_out: bool) -> Iterator[Entry]:
+        """Candidates, in order; seeds that the generator gives up on are passed over."""
+        given_up = 0
         for window in range(MAX_CANDIDATES // WINDOW):
-            seed = digest("reasoning_gym", self._seed, held_out, index, window) % 2**31
+            seed = digest("reasoning_gym", self._name, self._seed, held_out, index, window) % 2**31
             dataset = open_dataset(self._name, self._options, seed) if self._windowed else self._dataset
             for position in range(WINDOW):
-                yield _draw(dataset, position if self._windowed else seed + position)
+                try:
+                    entry = _draw(dataset, position if self._windowed else seed + position)
+                except _GIVEN_UP as error:
+                    given_up += 1
+                    if given_up == WINDOW:
+                        raise UserError(f"reasoning_gym:{self._name} fails with {self._options}: {error!r}") from error
+                else:
+                    yield entry
 
     def _item(self, entry: Entry) -> Item:
         answer = "" if entry["answer"] is None else str(entry["answer"])
@@ -126,4 +138,6 @@ def _indexes_what_it_made(dataset: Any) -> bool:
         _draw(dataset, 2**30)
     except IndexError:
         return True
+    except _GIVEN_UP:
+        return False
     return False
