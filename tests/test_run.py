@@ -131,8 +131,8 @@ def test_resume_takes_more_steps_shows_the_change_and_refuses_what_would_lie(fol
 
 
 def test_resume_can_go_back_to_a_checkpoint_and_train_on(folder, run):
-    last = max(run.positions())
-    resumed = prorl(folder, "resume", "run", "--restore", "4", "--set", f"learner.steps={last + 3}", timeout=120)
+    last, kept = max(run.positions()), run.checkpoint_steps()[0]
+    resumed = prorl(folder, "resume", "run", "--restore", str(kept), "--set", f"learner.steps={last + 3}", timeout=120)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     kinds = [str(manifest.kind) for manifest in check_ledger(run, last + 3)]
     assert kinds == ["step"] * last + ["restore", "step", "step"]

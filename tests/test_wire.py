@@ -120,7 +120,7 @@ def test_a_listener_returns_when_its_peer_is_gone():
             wake = asyncio.Event()
             listening = asyncio.create_task(listen(client, url, wake))
             await asyncio.wait_for(wake.wait(), 5)
-            doorbell.ring()
+            doorbell.close()
             await server.stop()
             await asyncio.wait_for(listening, 5)
 

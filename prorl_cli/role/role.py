@@ -79,7 +79,7 @@ class Role:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self.broken.done() and not self.broken.cancelled():
             self.broken.exception()
-        self.doorbell.ring()
+        self.doorbell.close()
         if self._server is not None:
             await self._server.stop()
         await self.client.__aexit__(kind, error, trace)

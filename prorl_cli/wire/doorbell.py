@@ -23,6 +23,12 @@ class Doorbell:
     def __init__(self) -> None:
         self._rings = 0
         self._next = asyncio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """Send every listener away, now and from now on: its server is about to stop."""
+        self._closed = True
+        self.ring()
 
     def ring(self) -> None:
         """Wake every waiting reader. Only from the event loop's thread."""
@@ -32,7 +38,7 @@ class Doorbell:
 
     async def wait(self, since: int, hold_s: float) -> int:
         """The number of rings, as soon as it differs from `since`, or after `hold_s` seconds."""
-        if self._rings == since:
+        if self._rings == since and not self._closed:
             try:
                 async with asyncio.timeout(hold_s):
                     await self._next.wait()
@@ -42,7 +48,8 @@ class Doorbell:
 
     async def _answer(self, request: Request) -> JSONResponse:
         since = int(request.query_params.get("since", "-1"))
-        return JSONResponse({"rings": await self.wait(since, HOLD_S)})
+        rings = await self.wait(since, HOLD_S)
+        return JSONResponse({"rings": rings}, status_code=503 if self._closed else 200)
 
     def route(self) -> Route:
         """`GET /doorbell?since=N`."""
