@@ -124,12 +124,14 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-def test_every_data_set_gives_the_same_questions_in_every_process():
-    """Those that follow Python's string hashes and those that draw from the shared random generator included."""
+def test_every_data_set_gives_the_same_questions_in_every_process(tmp_path):
+    """Those that follow Python's string hashes and those that draw from the shared random generator included; one
+    writes files where it stands."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     processes = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", EVERYTHING, json.dumps(sorted(SLOW)), order],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**environment, "PYTHONHASHSEED": seed}, cwd=tmp_path,
         )
         for order, seed in (("forward", "1"), ("backward", "2"))
     ]  # fmt: skip
