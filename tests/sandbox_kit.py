@@ -7,7 +7,7 @@ import os
 import shutil
 import textwrap
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -75,8 +75,12 @@ def eldest_box():
     return min(boxes, key=lambda process: (process.create_time(), process.pid))
 
 
-def oom_score(process):
-    return int(Path(f"/proc/{process.pid}/oom_score_adj").read_text())
+def oom_scores(processes):
+    """Of those that still exist."""
+    files = [Path(f"/proc/{process.pid}/oom_score_adj") for process in processes]
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return {int(file.read_text()) for file in files}
+    return None
 
 
 @contextmanager
@@ -96,7 +100,7 @@ def settle(known=(), within_s=5.0):
     while left := [child for child in psutil.Process().children(recursive=True) if child.pid not in known]:
         reap(left)
         if time.monotonic() > deadline:
-            return [(child.pid, child.cmdline()) for child in left if child.is_running()]
+            return [f"{child.pid} of {child.ppid()}: {child.status()} {child.cmdline()[-2:]}" for child in left]
         time.sleep(0.01)
     return []
 

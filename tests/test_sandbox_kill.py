@@ -24,6 +24,7 @@ from tests.sandbox_kit import (
     orphans_come_here,
     probe,
     settle,
+    until,
     zygote_of,
 )
 
@@ -131,7 +132,7 @@ def test_a_killed_parent_costs_its_boxes_and_the_next_start_brings_another(runti
     async def scene():
         async with opened(runtime, tmp_path) as factory:
             fates = []
-            for seed in range(8):
+            for seed in range(4):
                 rng = random.Random(seed)
                 top = box_processes()[0]
                 victim = rng.choice([top, zygote_of(box_processes())])
@@ -147,10 +148,27 @@ def test_a_killed_parent_costs_its_boxes_and_the_next_start_brings_another(runti
 
 
 @each_runtime
+def test_a_call_that_loses_the_parent_is_an_error_of_the_machine_at_once(runtime, tmp_path, warm):
+    async def scene():
+        async with opened(runtime, tmp_path) as factory:
+            box = await factory.start()
+            call = asyncio.create_task(probe(box, "import time; time.sleep(60)", timeout_s=90))
+            zygote = zygote_of(box_processes())
+            await until(lambda: any(first.children() for first in zygote.children()))
+            zygote.kill()
+            with pytest.raises(InfraError, match="parent process"):
+                await asyncio.wait_for(call, 10)
+            assert await episode(factory, random.Random(0)) == "done"
+
+    asyncio.run(scene())
+    assert settle() == []
+
+
+@each_runtime
 def test_a_killed_box_costs_itself_alone(runtime, tmp_path, warm):
     async def scene():
         async with opened(runtime, tmp_path) as factory:
-            for seed in range(8):
+            for seed in range(4):
                 rng = random.Random(seed)
                 fates = await episodes_around(factory, rng, lambda rng=rng: kill_any_box(rng), rng.uniform(0, 0.1))
                 assert fates.count("lost") <= 1

@@ -28,8 +28,8 @@ from prorl_cli.trajectory import ErrorClass
 
 BOOT_S = 30.0
 """For a zygote to come up (0.1 s on an idle machine)."""
-LEAVE_S = 5.0
-"""For a zygote to take its boxes down when told, before it is killed itself."""
+LEAVE_S = 15.0
+"""For a zygote to take its boxes down when told (it gives up after 10), before it is killed itself."""
 
 LOST = "its parent process (the zygote) is gone"
 

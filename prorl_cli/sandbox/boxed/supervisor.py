@@ -23,8 +23,8 @@ from prorl_cli.sandbox.boxed.tools import Tool
 EXIT_CLOSED, EXIT_SETUP, EXIT_OWN_DOING = 0, 70, 71
 """Told to go; could not be set up; the policy's processes could not be brought to an end."""
 
-CLEAR_S = 2.0
-"""How long killing what a tool left behind may take before the whole box goes."""
+CLEAR_S = 10.0
+"""How long killing what a tool left behind may take; milliseconds, unless the node is swamped."""
 
 _PEER_GONE = select.POLLHUP | select.POLLERR
 
@@ -74,10 +74,16 @@ class Supervisor:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         self._send({"id": 0, "outcome": "ready"})
         incoming = Frames()
-        while data := self._link.recv(65536):
+        while data := self._hear():
             for body in incoming.feed(data):
                 self._answer(json.loads(body))
         os._exit(EXIT_CLOSED)
+
+    def _hear(self) -> bytes:
+        try:
+            return self._link.recv(65536)
+        except ConnectionResetError:  # closed before it read all that was said to it
+            return b""
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

@@ -51,12 +51,17 @@ def kill_children(spare: Collection[int] = ()) -> None:
             kill(pid)
 
 
-def clear(within_s: float) -> bool:
-    """Kill and reap descendants until none is left; False when they multiply faster than they die."""
-    deadline = time.monotonic() + within_s
+def clear(within_s: float, patience_s: float = 0.0) -> bool:
+    """Kill and reap descendants until none is left; False when they multiply faster than they die.
+
+    For the first `patience_s` they are only waited for: they may be busy clearing descendants of their own.
+    """
+    began = time.monotonic()
     while not childless():
-        if time.monotonic() > deadline:
+        passed = time.monotonic() - began
+        if passed > within_s:
             return False
-        kill_children()
-        time.sleep(0.0005)  # killed processes need a moment to be reaped
+        if passed >= patience_s:
+            kill_children()
+        time.sleep(0.0005)  # whoever was killed needs a moment to be gone
     return True

@@ -26,13 +26,14 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import isolation, tree
 from prorl_cli.sandbox.boxed.frames import pack
-from prorl_cli.sandbox.boxed.supervisor import EXIT_SETUP, Limits, Supervisor, leave
+from prorl_cli.sandbox.boxed.supervisor import CLEAR_S, EXIT_CLOSED, EXIT_SETUP, Limits, Supervisor, leave
 from prorl_cli.sandbox.boxed.tools import Tool, load_tools, rehearse
 
 CONTROL = 3
@@ -68,7 +69,7 @@ class Zygote:
         self._wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._leave())
+        signal.signal(signal.SIGTERM, lambda *_: self.leave())
 
     def serve(self) -> NoReturn:
         """Until the worker closes its end; exits the process."""
@@ -108,12 +109,15 @@ class Zygote:
         try:
             self._control.send(json.dumps(message).encode())
         except OSError:
-            self._leave()
+            self.leave()
 
     def _command(self) -> None:
-        data, fds, _, _ = socket.recv_fds(self._control, 65536, 1)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, 65536, 1)
+        except ConnectionResetError:  # killed before it read all that was said to it
+            data, fds = b"", []
         if not data:
-            self._leave()
+            self.leave()
         message = json.loads(data)
         if "start" in message:
             self._start(message["start"], fds[0])
@@ -150,18 +154,21 @@ class Zygote:
 
     def _bury(self, box: _Box, status: int) -> None:
         if self._folder:
-            if os.WIFSIGNALED(status):
-                tree.kill_children(spare=self._boxes)  # what a killed supervisor could not clear is ours now
+            if status != EXIT_CLOSED:
+                tree.kill_children(spare=self._boxes)  # what its supervisor could not clear is ours now
             shutil.rmtree(self._folder / str(box.pid), ignore_errors=True)
         if box is self._spare:
             self._spare = None
         else:
             self._say({"ended": box.number, "status": status, "why": ""})
 
-    def _leave(self) -> NoReturn:
-        """Worker gone: nothing may stay behind."""
+    def leave(self) -> NoReturn:
+        """Worker gone: nothing may stay behind. Exits the process."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # end of file and death signal come together: once is enough
         if self._folder:
-            tree.clear(2 * LEAVE_S)
+            for pid in self._boxes:
+                os.kill(pid, signal.SIGTERM)
+            tree.clear(CLEAR_S, patience_s=4 * LEAVE_S)
             shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
 
@@ -284,4 +291,9 @@ def main() -> NoReturn:
     config = json.loads(data)
     if config["runtime"] == "process":
         isolation.die_with_parent(config["worker"], signal.SIGTERM)
-    Zygote(control, config).serve()
+    zygote = Zygote(control, config)
+    try:
+        zygote.serve()
+    finally:
+        traceback.print_exc()
+        zygote.leave()
