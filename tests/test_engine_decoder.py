@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from prorl_cli.engine.decoder import Decoder, DecodeRequest, Gap, fill_plan, refuse_unfit
 from prorl_cli.engine.sampling import sample, uniforms
 from prorl_cli.engine.slots import Parked
+from prorl_cli.engine.thread import Meter
 from prorl_cli.errors import UserError
 from tests.engine_kit import CONFIGS, VOCAB, tiny_model, worst
 
@@ -267,3 +268,16 @@ def test_models_that_see_less_than_the_past_are_refused():
     config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
     with pytest.raises(UserError, match="dynamic"):
         refuse_unfit(config)
+
+
+def test_the_reported_speed_is_that_of_the_last_seconds_and_not_of_a_slow_first_step():
+    meter = Meter()
+    assert meter.facts() == {"tokens_total": 0, "busy_s": 0.0, "tokens_per_s": 0.0}
+    meter.add(1, 0.5)
+    for _ in range(300):
+        meter.add(100, 0.01)
+    assert meter.tokens_total == 30_001 and meter.busy_s == pytest.approx(3.5)
+    assert 8_000 < meter.tokens_per_s < 10_000
+    for _ in range(10_000):
+        meter.add(10, 0.01)
+    assert meter.tokens_per_s == pytest.approx(1000, rel=0.01)

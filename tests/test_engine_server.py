@@ -13,6 +13,7 @@ from prorl_cli.engine import follow as following
 from prorl_cli.engine.protocol import GENERATE_PATH
 from prorl_cli.engine.weights import Unproved
 from prorl_cli.errors import InfraError
+from prorl_cli.spool.weights import collect_weights
 from prorl_cli.trajectory import ErrorClass
 from prorl_cli.wire import Client, Refused
 from tests.engine_kit import VOCAB, publish, respell, tiny_model, worst
@@ -198,5 +199,21 @@ def test_without_a_permit_the_old_version_serves_on_and_without_a_router_none_is
             monkeypatch.setattr(following, "NO_ROUTER_S", 0.1)
             publish(run, 2, tiny_model(2))
             await served.until(lambda gate: gate["version"] == 2)
+
+    play(test())
+
+
+def test_an_engine_never_goes_back_to_an_older_version(run):
+    async def test():
+        publish(run, 0, tiny_model(0))
+        publish(run, 1, tiny_model(1))
+        async with serving(run, router=False) as served:
+            beat = served.endpoint.beat
+            collect_weights(run, {0})
+            served.role.wake.set()
+            async with asyncio.timeout(15):
+                while served.endpoint.beat < beat + 2:
+                    await asyncio.sleep(0.02)
+            assert (await served.ask()).spans[0].version == 1 and served.endpoint.version == 1
 
     play(test())

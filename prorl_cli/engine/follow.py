@@ -7,9 +7,7 @@ decode steps, the proof, and only then the announcement. Weights that cannot be 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,9 +43,6 @@ DRAIN_S = 10.0
 ACCOUNT_S = 0.5
 """Slices in which busy time is counted, so that `status` sees it while it lasts."""
 
-SWITCH_S = 0.001
-"""The decode thread wants the GIL back after every kernel; Python's default lets the HTTP loop keep it for 5 ms."""
-
 T = TypeVar("T")
 
 Published = tuple[Path, WeightManifest]
@@ -55,7 +50,6 @@ Published = tuple[Path, WeightManifest]
 
 async def follow(role: Role) -> None:
     """The body of role `engine`."""
-    sys.setswitchinterval(SWITCH_S)
     role.announce(state="loading")
     role.hear("learner")
     published = await _first(role)
@@ -112,7 +106,7 @@ class Embedded:
         )
         decoder = Decoder(model, slots=role.recipe.engine.slots)
         self.thread = DecodeThread(decoder, threads=role.recipe.engine.threads)
-        self.door = Door(settings=settings, facts=functools.partial(dataclasses.asdict, self.thread.meter))
+        self.door = Door(settings=settings, facts=self.thread.meter.facts)
         self.routes = routes(self.thread, limit)
         role.spawn(self.thread.run())
         role.spawn(self._account())
@@ -125,7 +119,9 @@ class Embedded:
             tokens_per_s=round(meter.tokens_per_s, 1),
             in_flight_tokens=self.door.in_flight_tokens,
         )
-        if self.door.state is not GateState.READY or newest_identity(self._role.run) == self._loaded:
+        version, lineage = newest_identity(self._role.run)
+        # A stale listing, or retention, may show less than what is loaded: never back.
+        if self.door.state is not GateState.READY or version < self._loaded[0] or (version, lineage) == self._loaded:
             return
         if published := await newest(self._role):
             await self.swap(published)

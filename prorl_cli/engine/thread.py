@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -22,7 +23,7 @@ from prorl_cli.engine.decoder import Completion, Decoder, DecodeRequest
 from prorl_cli.errors import ProrlError
 
 SPEED_WINDOW_S = 10.0
-"""Busy seconds over which the speed that the gate reports forgets two thirds of its past."""
+"""Busy seconds over which the reported speed forgets two thirds of its past."""
 
 
 class EngineDown(ProrlError):
@@ -35,15 +36,24 @@ class Meter:
 
     tokens_total: int = 0
     busy_s: float = 0.0
-    tokens_per_s: float = 0.0
+    _recent_tokens: float = 0.0
+    _recent_s: float = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
         """Account one step."""
         self.tokens_total += tokens
         self.busy_s += seconds
-        share = 1.0 if not self.tokens_per_s else min(1.0, seconds / SPEED_WINDOW_S)
-        if seconds > 0:
-            self.tokens_per_s += share * (tokens / seconds - self.tokens_per_s)
+        kept = math.exp(-seconds / SPEED_WINDOW_S)
+        self._recent_tokens = kept * self._recent_tokens + tokens
+        self._recent_s = kept * self._recent_s + seconds
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self._recent_tokens / self._recent_s if self._recent_s else 0.0
+
+    def facts(self) -> dict[str, float]:
+        """What `GET /gate` tells of it."""
+        return {"tokens_total": self.tokens_total, "busy_s": self.busy_s, "tokens_per_s": self.tokens_per_s}
 
 
 class DecodeThread:
