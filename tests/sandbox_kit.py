@@ -5,9 +5,11 @@ import ctypes
 import json
 import os
 import shutil
+import subprocess
 import textwrap
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -23,7 +25,14 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def need_runtime(runtime):
     if runtime == "bwrap":
-        need("bwrap", shutil.which("bwrap") is not None)
+        need("bwrap", bwrap_works())
+
+
+@cache
+def bwrap_works():
+    """Installed, and the kernel lets this user have namespaces."""
+    trial = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    return bool(shutil.which("bwrap")) and subprocess.run(trial, capture_output=True).returncode == 0
 
 
 @asynccontextmanager

@@ -218,3 +218,37 @@ def test_an_ordinary_user_gets_the_same_walls(tmp_path):
     ]  # fmt: skip
     result = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
     assert f"{len(names)} passed" in result.stdout, result.stdout + result.stderr
+
+
+def in_user_namespace(prepare, runtime, scratch):
+    """What a worker says that runs as root of a user namespace of its own, as in a rootless container."""
+    need_runtime("bwrap")
+    code = (
+        "import asyncio, pathlib, sys\n"
+        "from prorl_cli.recipe import Sandbox\n"
+        "from prorl_cli.sandbox import open_boxes\n"
+        "async def main():\n"
+        "    factory = await open_boxes(Sandbox(runtime=sys.argv[1]), scratch=pathlib.Path(sys.argv[2]))\n"
+        "    print(factory.runtime, (await (await factory.start()).call('calculator', {'expression': '6*7'}, 30)).output)\n"
+        "    await factory.close()\n"
+        "asyncio.run(main())\n"
+    )
+    script = f'{prepare} && exec "$@"'
+    worker = [sys.executable, "-c", code, runtime, str(scratch)]
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh", *worker]
+    result = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=60)
+    return result.stdout.split(), result.stderr
+
+
+def test_the_root_of_a_rootless_container_gets_walls_too(tmp_path):
+    assert in_user_namespace("true", "bwrap", tmp_path) == (["bwrap", "42"], "")
+
+
+@pytest.mark.parametrize("namespaces", [0, 1])
+def test_where_the_kernel_refuses_walls_auto_goes_without_and_says_why(namespaces, tmp_path):
+    """None is left for bwrap itself, or one for bwrap and none for the box."""
+    prepare = f"echo {namespaces} > /proc/sys/user/max_user_namespaces"
+    answer, words = in_user_namespace(prepare, "auto", tmp_path)
+    assert answer == ["process", "42"]
+    assert "bwrap does not work on this machine" in words
+    assert os.listdir(tmp_path) == []

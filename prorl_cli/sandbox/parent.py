@@ -178,7 +178,7 @@ def _command(runtime: str, control: int, tools: Sequence[Path]) -> list[str]:
     bwrap = shutil.which("bwrap")
     if not bwrap:
         raise UserError("bwrap is not installed")
-    return root.bwrap_command(bwrap, root.find_python(root.interpreter()), control, tools, os.geteuid() == 0)
+    return root.bwrap_command(bwrap, root.find_python(root.interpreter()), control, tools, root.is_root())
 
 
 def _configuration(runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> dict[str, Any]:
@@ -187,5 +187,6 @@ def _configuration(runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequenc
         "limits": {"memory": sandbox.memory, "cpu": sandbox.cpu, "processes": sandbox.processes},
         "tools": root.boxed_tools(tools) if runtime == "bwrap" else [str(folder) for folder in tools],
         "scratch": str(scratch),
+        "drop_root": runtime == "bwrap" and root.is_root(),
         "worker": os.getpid(),
     }

@@ -57,6 +57,11 @@ class Python:
     hidden: tuple[str, ...]
 
 
+def is_root() -> bool:
+    """Whether this process is the machine's root: that of a rootless container has no other users to become."""
+    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+
+
 def interpreter() -> str:
     """The base interpreter of this process, out of any virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
@@ -95,12 +100,13 @@ def plain_command(control: int) -> list[str]:
 def bwrap_command(bwrap: str, python: Python, control: int, tools: Sequence[Path], as_root: bool) -> list[str]:
     """A zygote as pid 1 behind the walls of the program `bwrap`.
 
-    An ordinary user needs a user namespace for that. Root goes without, for its zygote must be able to turn
-    boxes into an unprivileged user, and keeps the few capabilities for it.
+    An ordinary user needs a user namespace for that, and is not root in it, for the kernel lets only the mightiest
+    root map itself once more. Root goes without: its zygote must be able to turn boxes into an unprivileged user,
+    and keeps the few capabilities for it.
     """
     walls = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     caps = [word for cap in ("SYS_ADMIN", "SETUID", "SETGID", "KILL") for word in ("--cap-add", f"CAP_{cap}")]
-    user = ["--cap-drop", "ALL", *caps] if as_root else ["--unshare-user", "--cap-drop", "ALL"]
+    user = ["--cap-drop", "ALL", *caps] if as_root else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
     folders = zip(map(str, tools), boxed_tools(tools), strict=True)
     furniture = _furniture([(str(CODE / "boxed"), "/code/boxed"), *python.binds, *folders], python.hidden)
     run = [python.executable, *_FLAGS, "-c", _SERVE, "/code", str(control)]

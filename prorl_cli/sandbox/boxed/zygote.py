@@ -2,7 +2,7 @@
 
 Speaks JSON datagrams with the worker over a socket pair (SOCK_SEQPACKET; end of file = the worker is gone):
 
-    → {"runtime", "limits", "tools", "scratch"}   once         ← {"tools": [...], "folder": str}
+    → {"runtime", "limits", "tools", …}   once                 ← {"tools": [...], "folder": str}
     → {"start": n} with the box's socket                       ← {"ended": n, "status": wait status, "why": str}
     → {"end": n}
 
@@ -59,6 +59,7 @@ class Zygote:
     def __init__(self, control: socket.socket, config: dict[str, Any]) -> None:
         self._control = control
         self._walled = config["runtime"] == "bwrap"
+        self._drop_root = config["drop_root"]
         self._limits = Limits(**config["limits"])
         self._tools: dict[str, Tool] = load_tools(config["tools"])
         self._folder: Path | None = None
@@ -73,7 +74,7 @@ class Zygote:
 
     def serve(self) -> NoReturn:
         """Until the worker closes its end; exits the process."""
-        if self._walled and os.getuid() == 0:
+        if self._drop_root:
             isolation.uncover_proc()
         elif not self._walled:
             isolation.adopt_orphans()
@@ -205,18 +206,30 @@ class Zygote:
         between = os.fork()
         if between == 0:
             with _exit_on_escape(hand):
-                if os.getuid() == 0:
-                    isolation.become_nobody()
-                isolation.enter_namespaces()
-                if pid := os.fork():
-                    os.write(write_end, str(pid).encode())
-                    os._exit(0)
+                self._enter(write_end)
                 self._furnish(hand)
         os.close(write_end)
         answer = os.read(read_end, 32)  # not to the end of file: the box holds the other end, too
         os.close(read_end)
-        os.waitpid(between, 0)
-        return int(answer) if answer else between
+        if int(answer or 0) != between:
+            os.waitpid(between, 0)
+        if not answer:
+            raise OSError("its first process was killed")
+        return int(answer)
+
+    def _enter(self, report: int) -> None:
+        """Returns as pid 1 of the box; `report` tells the zygote which process is the box: this one, if refused."""
+        try:
+            if self._drop_root:
+                isolation.become_nobody()
+            isolation.enter_namespaces()
+            pid = os.fork()
+        except OSError:
+            os.write(report, str(os.getpid()).encode())
+            raise
+        if pid:
+            os.write(report, str(pid).encode())
+            os._exit(0)
 
     def _furnish(self, hand: socket.socket) -> NoReturn:
         isolation.furnish(self._limits.memory)
