@@ -6,10 +6,12 @@ Its lines go to stdout; the live view shows the last one. Exit codes are those o
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
-from prorl_cli.errors import ProrlError, UserError
+from prorl_cli import fsio
+from prorl_cli.errors import ProrlError, RunDirError, UserError
 from prorl_cli.recipe import Recipe
 from prorl_cli.recipe.schema import TINY
 from prorl_cli.rundir import RunDir
@@ -33,11 +35,14 @@ def start(root: Path) -> None:
     if latest_weights(run) >= 0:
         say("warm start: the run has its weights")
         return
-    recipe = Recipe.model_validate_json(run.resolved(attempt).read_text())
+    resolved = fsio.read(run.resolved(attempt))
+    if resolved is None:
+        raise RunDirError(f"{root} has no {run.resolved(attempt).name}: start it with `prorl launch`")
+    recipe = Recipe.model_validate_json(resolved)
     if recipe.model == TINY:
         _publish_tiny(run, attempt, recipe)
     else:
-        _publish_copy(run, attempt, Path(recipe.model))
+        _publish_copy(run, attempt, Path(recipe.model).expanduser())
     say("warm start: weights 000000 are published")
 
 
@@ -63,6 +68,8 @@ def main() -> None:
     """Exits the process."""
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m prorl_cli.warmstart RUN_DIR")
+    # Read by torch when it loads: threads that spin while they wait make a busy machine many times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         start(Path(sys.argv[1]))
     except ProrlError as error:

@@ -11,7 +11,7 @@ import importlib.util
 import json
 import os
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -28,8 +28,17 @@ CODE = (
 )  # fmt: skip
 """Modules that decide what a transcript says or what is made of it."""
 DIGESTS = "DIGESTS.json"
+"""The file of an entry that proves the others."""
 ABANDONED_S = 3600.0
 """A temporary folder that nobody has written to for this long is a killed builder's."""
+
+
+class _Index(msgspec.Struct, frozen=True, kw_only=True):
+    """SHA-256 (hex) of every file, the model's tensor digests, and the SHA-256 of these."""
+
+    files: dict[str, str]
+    tensors: dict[str, str]
+    seal: str
 
 
 def cache_root() -> Path:
@@ -47,7 +56,7 @@ def content_key(recipe: Recipe) -> str:
         "tasks": tasks,
         "agent": [recipe.agent.system_prompt, recipe.agent.max_tokens],
         "length": recipe.engine.max_model_len,
-        "packages": {name: version(name) for name in PACKAGES} | {"python": list(sys.version_info[:2])},
+        "packages": {name: _version(name) for name in PACKAGES} | {"python": list(sys.version_info[:2])},
         "code": {name: _sha256(Path(_module_file(name))) for name in CODE},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -55,18 +64,17 @@ def content_key(recipe: Recipe) -> str:
 
 def load(entry: Path) -> Folder | None:
     """The model of an entry; None when there is none, or a damaged one, which is removed."""
-    names = fsio.names(entry)
-    if not names:
+    files = {name: fsio.read(entry / name) or b"" for name in fsio.names(entry)}
+    if not files:
         return None
-    files = {name: fsio.read(entry / name) or b"" for name in names}
     try:
-        tensors, digests = msgspec.json.decode(files.pop(DIGESTS, b""), type=tuple[dict[str, str], dict[str, str]])
-    except msgspec.DecodeError:
-        digests = {}
-    if not digests or digests != _digests(files, tensors):
+        index = msgspec.json.decode(files.pop(DIGESTS, b""), type=_Index)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        index = None
+    if index is None or index != _index(Folder(files=files, tensors=index.tensors)):
         fsio.remove_folder(entry)
         return None
-    return Folder(files=files, tensors=tensors)
+    return Folder(files=files, tensors=index.tensors)
 
 
 def store(entry: Path, folder: Folder) -> None:
@@ -77,18 +85,24 @@ def store(entry: Path, folder: Folder) -> None:
     try:
         with fsio.reported(temporary):
             folder.write(temporary)
-            found = (folder.tensors, _digests(folder.files, folder.tensors))
-            (temporary / DIGESTS).write_bytes(msgspec.json.encode(found))
+            (temporary / DIGESTS).write_bytes(msgspec.json.encode(_index(folder)))
         fsio.publish_folder(temporary, entry)
     except BaseException:
         fsio.remove_folder(temporary)
         raise
 
 
-def _digests(files: dict[str, bytes], tensors: dict[str, str]) -> dict[str, str]:
-    """Of every file, and of the list of tensor digests under the empty name."""
-    listed = {"": msgspec.json.encode(tensors, order="deterministic")}
-    return {name: hashlib.sha256(data).hexdigest() for name, data in {**files, **listed}.items()}
+def _index(folder: Folder) -> _Index:
+    tensors = msgspec.json.encode(folder.tensors, order="deterministic")
+    files = {name: hashlib.sha256(data).hexdigest() for name, data in folder.files.items()}
+    return _Index(files=files, tensors=folder.tensors, seal=hashlib.sha256(tensors).hexdigest())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a recipe without its tasks does without it
+        return None
 
 
 def _module_file(name: str) -> str:

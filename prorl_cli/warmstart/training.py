@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from prorl_cli.agent.tiny import END
+from prorl_cli.errors import UserError
 from prorl_cli.recipe import Recipe
 from prorl_cli.recipe.schema import Warmstart
 from prorl_cli.warmstart.folder import Folder
@@ -47,6 +48,7 @@ def make_tiny(recipe: Recipe, say: Say) -> Folder:
     torch.manual_seed(numbers.seed)
     model = build(recipe).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=numbers.lr, betas=BETAS, weight_decay=0.0, fused=True)
+    say(f"warm start: training the tiny model ({model.num_parameters()} parameters, {numbers.steps} steps)")
     progress = _Progress(numbers.steps, say)
     for step, batch in enumerate(batches(recipe)):
         for group in optimizer.param_groups:
@@ -104,6 +106,8 @@ class _Progress:
         now = time.monotonic()
         if now - self._said < SAY_EVERY_S and step < self._steps:
             return
+        if not math.isfinite(loss.item()):
+            raise UserError(f"the warm start diverged at step {step}: lower warmstart.lr")
         self._said = now
         left = (now - self._started) / step * (self._steps - step)
         self._say(f"warm start: step {step} of {self._steps}, loss {loss.item():.3f}, {left:.0f} s left")
