@@ -32,7 +32,7 @@ def copy_model(model: Path, folder: Path) -> dict[str, str]:
     """Fill `folder` with an untied copy of the HF folder `model`; returns the tensors' digests. `UserError` when it
     cannot be loaded or untied. Tensors keep the type they are stored in."""
     transformers_logging.disable_progress_bar()
-    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in _load(model).state_dict().items()}
+    tensors = _apart(_load(model).state_dict())
     for name in COPIED:
         if (model / name).is_file():
             shutil.copyfile(model / name, folder / name)
@@ -54,6 +54,16 @@ def _load(model: Path) -> Any:
         if found := sorted(map(str, info[kind])):
             raise UserError(f"{model}: its weights do not fit its config.json: {kind.replace('_', ' ')}: {found[:4]}")
     return loaded
+
+
+def _apart(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every name with storage of its own; only what is shared is copied."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in state.items():
+        apart[name] = tensor.detach().clone() if tensor.data_ptr() in seen else tensor.detach().contiguous()
+        seen.add(tensor.data_ptr())
+    return apart
 
 
 def _require_same_names(folder: Path, tensors: dict[str, Tensor]) -> None:
