@@ -39,8 +39,6 @@ class StopReason(StrEnum):
     """The turn budget ran out while the policy still called tools."""
     MAX_TOKENS = "max_tokens"
     """The token budget ran out (the answer is truncated)."""
-    BAD_CALL = "bad_call"
-    """A tool call that no tool accepts, where the recipe ends the episode for it."""
     RUN_TIMEOUT = "limit:run"
     """The RUN stage's clock ran out."""
     LIMIT_MEMORY = "limit:memory"

@@ -22,7 +22,7 @@ class TaskSpec(Section):
     """One source of tasks."""
 
     domain: str
-    """Name under which rewards are reported; with no `handler` it also picks the domain's own."""
+    """Name under which rewards are reported; with no `handler` its tasks are questions with an answer."""
     source: str
     """`reasoning_gym:NAME`, `procedural:NAME`, or the path of a JSONL file."""
     handler: str | None = None

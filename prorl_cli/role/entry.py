@@ -11,6 +11,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import uvloop
+
 from prorl_cli.errors import ProrlError
 from prorl_cli.recipe import Recipe
 from prorl_cli.role.role import Role
@@ -26,7 +28,8 @@ def main(kind: str, body: Callable[[Role], Awaitable[None]]) -> None:
     if len(sys.argv) != 2:
         raise SystemExit(f"usage: python -m prorl_cli.{kind} RUN_DIR")
     try:
-        asyncio.run(_live(kind, Path(sys.argv[1]), body))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_live(kind, Path(sys.argv[1]), body))
     except ProrlError as error:
         logging.getLogger(kind).error("%s", error)
         raise SystemExit(error.exit_code) from None

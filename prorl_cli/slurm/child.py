@@ -18,6 +18,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
+ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""Unless the user says otherwise. Roles share cores: a thread that spins while it waits takes another role's turn."""
+
 
 def adopt_orphans() -> None:
     """From now on this process inherits what its children leave behind, so that it can end that too."""
@@ -42,7 +45,7 @@ class Child:
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 process.command(run.root), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, preexec_fn=tie_to_starter, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True, preexec_fn=tie_to_starter, env={**ENVIRONMENT, **os.environ},
             )  # fmt: skip
 
     @property
