@@ -169,10 +169,13 @@ class Batcher:
         return self.position - min(oldest, default=self.position)
 
     def account(self) -> dict[str, Any]:
-        """Figures of the next step, for metrics: groups, records, lost members by reason, staleness, settled."""
+        """Figures of the next step, for metrics: groups, records, lost members by reason, staleness, settled, and the
+        mean reward of all that was settled for it, whether it can be trained on or not."""
+        rewards = [reward for verdict in self.settled for reward in verdict.rewards]
         return {
             "groups": len(self.ready), "records": sum(len(verdict.kept) for verdict in self.ready),
             "dropped": dict(self._lost), "staleness": self.staleness, "settled": len(self.settled),
+            "reward": sum(rewards) / len(rewards) if rewards else 0.0,
         }  # fmt: skip
 
     def compose(self, name: str) -> StepManifest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +90,8 @@ def read_status(run: RunDir) -> Status:
     alive = {peer.incarnation for peer in live(endpoints, read_obituaries(run), attempt)}
     roles = [_role(peer, peer.incarnation in alive) for peer in endpoints if peer.attempt == attempt]
     state, reason = _state(run, attempt, roles)
-    steps = sorted(read_rows(run, "step"), key=lambda row: row["step"])
-    published = list(read_rows(run, "step_published"))
+    published = _last_of_each_step(read_rows(run, "step_published"))
+    steps = _with_reward_of_all(_last_of_each_step(read_rows(run, "step")), published)
     counts = _count(run)
     elapsed = _elapsed(run)
     return Status(
@@ -100,7 +101,7 @@ def read_status(run: RunDir) -> Status:
         trajectories={"finished": counts.finished, "failed": counts.failed, "dropped": _dropped(published)},
         throughput=_throughput(counts, endpoints),
         learner=_learner(steps), bottleneck=_bottleneck(roles), waits=_waits(roles), roles=roles,
-        reward_curve=[float(row["reward"]) for row in _last_of_each_step(steps)], elapsed_s=elapsed,
+        reward_curve=[float(row["reward"]) for row in steps], elapsed_s=elapsed,
     )  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def _count(run: RunDir) -> _Counts:
 
 def _dropped(published: list[dict[str, Any]]) -> dict[str, int]:
     total = Counter[str]()
-    for row in _last_of_each_step(published):
+    for row in published:
         total.update(row.get("dropped", {}))
     return dict(total)
 
@@ -178,12 +179,19 @@ def _worker_seconds(endpoints: list[Endpoint]) -> dict[int, float]:
     return seconds
 
 
-def _last_of_each_step(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return list({row["step"]: row for row in steps}.values())
+def _last_of_each_step(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A replay writes its rows again."""
+    return sorted({row["step"]: row for row in rows}.values(), key=lambda row: int(row["step"]))
+
+
+def _with_reward_of_all(steps: list[dict[str, Any]], published: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The mean reward of every episode of a step: the learner knows only those with a signal."""
+    rewards = {row["step"]: row["reward"] for row in published if "reward" in row}
+    return [{**row, "reward": rewards.get(row["step"], row["reward"])} for row in steps]
 
 
 def _learner(steps: list[dict[str, Any]]) -> dict[str, float]:
-    last = _last_of_each_step(steps)[-10:]
+    last = steps[-10:]
     if not last:
         return {}
     keys = ("step_s", "reward", "entropy", "kl", "loss", "grad_norm", "clip_fraction", "staleness", "waited_s")
