@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -49,13 +50,14 @@ def _headline(status: Status) -> Text:
     text = Text(f"{status.name}  ", style="bold")
     text.append(status.state, style=STATE_STYLE.get(status.state, "yellow"))
     text.append(f"  step {status.step}/{status.steps}  {status.elapsed_s / 60:.1f} min  {status.run}", style="default")
-    if status.reason:
+    if status.reason and status.state != "done":
         text.append(f"\n  {status.reason}", style="yellow")
     return text
 
 
 def _progress(status: Status) -> RenderableType:
-    return ProgressBar(total=max(1, status.steps), completed=status.step, width=60)
+    # Padding: a bare bar does not end its line.
+    return Padding(ProgressBar(total=max(1, status.steps), completed=status.step, width=60))
 
 
 def _evaluations(status: Status) -> list[str]:
