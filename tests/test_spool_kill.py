@@ -7,9 +7,10 @@ from prorl_cli.errors import Fenced, RunDirError
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.log import LogReader, LogWriter, scan
 from prorl_cli.spool.members import claim_attempt, current_attempt
+from prorl_cli.spool.requests import RequestFollower, RequestWriter, all_requests
 from prorl_cli.spool.steps import last_position, publish_step, read_step
 from prorl_cli.spool.weights import publish_weights, read_weights, verify_weights
-from prorl_cli.trajectory import StepKind, StepManifest
+from prorl_cli.trajectory import Drain, StepKind, StepManifest
 from tests.killing import deaths
 
 COMMITS = [(0, 1, 2), (3,), (4, 5, 6, 7)]
@@ -57,6 +58,26 @@ def test_a_writer_killed_before_any_call_leaves_whole_records_and_all_that_it_wa
         assert read_all(folder.with_name("next")) == (list(range(8)), [])
     assert k > 20
     assert committed == list(range(8))
+
+
+def ask_all(run, worker):
+    writer = RequestWriter(run, worker, "coordinator")
+    for numbers in COMMITS:
+        for number in numbers:
+            writer.append(Drain(deadline_s=float(number), reason="test"))
+        writer.commit()
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_coordinator_killed_before_any_call_leaves_its_successor_no_request_that_the_worker_never_sees(
+    tmp_path, torn
+):
+    run = RunDir(tmp_path / "run")
+    run.create()
+    for k, _ in deaths(lambda k, tell: ask_all(run, f"worker{k}"), torn=torn):
+        seen = RequestFollower(run, f"worker{k}").poll()
+        assert [request for worker, request in all_requests(run) if worker == f"worker{k}"] == seen, f"call {k}"
+    assert len(seen) == 8
 
 
 def publish_all(target, data, tell):

@@ -65,11 +65,15 @@ class RequestFollower:
 
 
 def all_requests(run: RunDir) -> Iterator[tuple[str, Request]]:
-    """Every intact request of the run with the worker it was addressed to, in constant memory."""
+    """Every request that its worker can read, with the worker it is addressed to, in constant memory.
+
+    What a coordinator died over, between a record and its index entry, is not among them: the worker never sees it, so
+    a coordinator that counted on it would wait for nobody.
+    """
     for worker in fsio.names(run.requests):
         for writer in fsio.names(run.requests / worker):
             reader = LogReader(run.request_log(worker, writer), FACTS_SIZE)
-            for rows in reader.everything():
+            for rows in reader.chunks():
                 yield from ((worker, request) for request in _requests(reader, rows))
 
 
