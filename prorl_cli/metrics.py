@@ -9,9 +9,11 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from prorl_cli.fsio import reported
 from prorl_cli.rundir import RunDir
 
 
@@ -22,20 +24,23 @@ class Recorder:
         self._path = path
 
     def add(self, kind: str, **fields: Any) -> None:
-        """Append one row; one `write` a row, so that a reader sees whole lines."""
+        """Append one row; one `write` a row, so that a reader sees whole lines. `RunDirError` when the filesystem
+        refuses."""
         line = json.dumps({"kind": kind, "t": time.time(), **fields}) + "\n"
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(fd, line.encode())
-        finally:
-            os.close(fd)
+        with reported(self._path):
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(fd, line.encode())
+            finally:
+                os.close(fd)
 
 
 def read_rows(run: RunDir, kind: str) -> Iterator[dict[str, Any]]:
-    """Rows of one kind over all processes, file by file; a torn line is skipped."""
+    """Rows of one kind over all processes, file by file; a torn line, and what was written behind it, is skipped."""
     marker = f'{{"kind": "{kind}"'
     for path in sorted(run.metrics.glob("*.jsonl")):
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if line.startswith(marker) and line.endswith("}\n"):
-                    yield json.loads(line)
+                if line.startswith(marker):
+                    with suppress(ValueError):
+                        yield json.loads(line)

@@ -187,6 +187,14 @@ def test_a_torn_metrics_line_is_skipped(run):
     with run.metric("learner-node-1-00000000").open("a") as file:
         file.write('{"kind": "step", "t": 1.0, "st')
     assert [row["step"] for row in read_rows(run, "step")] == [1]
+    recorder.add("step", step=2)
+    recorder.add("step", step=3)
+    assert [row["step"] for row in read_rows(run, "step")] == [1, 3], "a full disk tears in the middle"
+
+
+def test_metrics_that_the_filesystem_refuses_are_reported_in_words(run):
+    with pytest.raises(RunDirError, match="its folder is gone"):
+        Recorder(run.root / "moved" / "learner.jsonl").add("step", step=1)
 
 
 def test_a_chart_reaches_its_top_at_the_highest_value_and_keeps_its_width():
