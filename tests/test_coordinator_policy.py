@@ -223,6 +223,17 @@ def test_resampling_is_capped_then_a_step_is_shorter():
     assert len([d for d in step.dropped if d.reason == "zero_variance"]) == 7
 
 
+def test_behind_a_straggler_no_more_groups_are_admitted_than_steps_may_settle():
+    m, seq, asked = machine(make_recipe(rollout={"deadline": "1h", "run": {"slots": 64}})), 0, set()
+    for now in range(1, 100):
+        for worker, request in requests_of(m.decide(at(float(now)))):
+            asked.add(request.group)
+            for member in request.members if request.group else request.members[1:]:
+                m.take(make_entry(worker, seq, request, member))
+                seq += 1
+    assert asked == set(range(16)), "two steps of at most eight"
+
+
 def test_no_signal_at_all_is_starved_in_words():
     outcome = zero_variance(make_recipe(), informative=()).outcome
     assert outcome.state == "starved"

@@ -132,6 +132,7 @@ def test_an_older_attempt_is_fenced_and_exits_3(tmp_path, coordinators):
 
 def test_a_new_attempt_uses_what_earlier_ones_finished_and_asks_again_for_the_rest(tmp_path, coordinators):
     run = run_of(tmp_path, steps=1)
+    (run.trajectories / "notes.txt").write_text("a stray file stops nobody")
     farm = coordinators(run)
     first = farm.start()
     old = Worker(run, dice(6), pace=0)

@@ -47,11 +47,18 @@ class Batcher:
     # ── admission ─────────────────────────────────────────────────────────────────────────────────────────
 
     def admissible(self, weights: int) -> bool:
-        """Whether one more group may be admitted with `weights` as the newest version."""
+        """Whether one more group may be admitted with `weights` as the newest version.
+
+        Groups that are spent make room for others, but behind a straggler only for as many as steps may settle.
+        """
         ordinal = self.counted
         lead = min(weights, self.position) - self.position + 1
         ahead = min(lead + self._recipe.rollout.max_staleness, self.steps_left)
-        return ordinal < ahead * self._recipe.rollout.groups_per_step and self.min_version(ordinal) <= weights
+        return (
+            ordinal < ahead * self._recipe.rollout.groups_per_step
+            and len(self.groups) < ahead * self._cap
+            and self.min_version(ordinal) <= weights
+        )
 
     def admit(self, clock: float) -> Group:
         """The next group of the run; records of it that came before are taken at once."""
@@ -132,9 +139,12 @@ class Batcher:
     @property
     def full(self) -> bool:
         """Nothing more is settled for the next position: enough is ready, or the resampling cap is reached."""
+        return len(self.ready) >= self._recipe.rollout.groups_per_step or self._fresh >= self._cap
+
+    @property
+    def _cap(self) -> int:
         rollout = self._recipe.rollout
-        cap = math.ceil(rollout.max_resample * rollout.groups_per_step)
-        return len(self.ready) >= rollout.groups_per_step or self._fresh >= cap
+        return math.ceil(rollout.max_resample * rollout.groups_per_step)
 
     def settle(self) -> None:
         """Settle groups from the head for the next position, in admission order, until one is not resolved."""

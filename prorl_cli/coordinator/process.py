@@ -15,12 +15,13 @@ from itertools import chain
 from prorl_cli import fsio
 from prorl_cli.coordinator.machine import Decision, Facts, Machine, Origin
 from prorl_cli.coordinator.stored import last_manifest
-from prorl_cli.coordinator.watchdog import Watchdog, attempt_of
+from prorl_cli.coordinator.watchdog import Watchdog
 from prorl_cli.role import Role
 from prorl_cli.spool.evals import Evaluation, evaluations, publish_evaluation
 from prorl_cli.spool.members import (
     Outcome,
     StopOrder,
+    attempt_of,
     publish_outcome,
     read_endpoints,
     read_obituaries,
@@ -131,7 +132,8 @@ class Coordinator:
         """Logs of writers that are certainly dead are read to their last intact record, and then no more."""
         self._obituaries = frozenset(read_obituaries(self._run))
         writers = fsio.names(self._run.trajectories)
-        older = {name for name in writers if not name.startswith(".") and attempt_of(name) < self._role.attempt}
+        # a stray file's name is no incarnation's
+        older = {name for name in writers if (attempt_of(name) or self._role.attempt) < self._role.attempt}
         self._dead = self._obituaries | older
 
     # ── carrying out ──────────────────────────────────────────────────────────────────────────────────────

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from prorl_cli.fsio import DeathJudge
-from prorl_cli.rundir import Incarnation
-from prorl_cli.spool.members import Endpoint
+from prorl_cli.spool.members import Endpoint, attempt_of
 
 GRACE_S = 30.0
 """Silence after which a worker is taken for dead: fifteen heartbeats."""
@@ -44,7 +43,7 @@ class Watchdog:
             self._beat = own.beat
             self._judge.own_write(now)
         for name in {*peers, *asked}:
-            if name in self._ended or attempt_of(name) < self._attempt:
+            if name in self._ended or self._is_older(name):
                 self._judge.forget(name)
             else:
                 self._judge.observe(name, peers[name].beat if name in peers else -1, now)
@@ -63,9 +62,8 @@ class Watchdog:
         return frozenset(name for name in asked if self._is_gone(name))
 
     def _is_gone(self, name: str) -> bool:
-        return name in self._ended or name in self._silent or attempt_of(name) < self._attempt
+        return name in self._ended or name in self._silent or self._is_older(name)
 
-
-def attempt_of(name: str) -> int:
-    """The attempt of an incarnation."""
-    return Incarnation.parse(name).attempt
+    def _is_older(self, name: str) -> bool:
+        attempt = attempt_of(name)
+        return attempt is not None and attempt < self._attempt

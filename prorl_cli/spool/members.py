@@ -116,7 +116,7 @@ def write_endpoint(run: RunDir, endpoint: Endpoint) -> None:
 def read_endpoints(run: RunDir, attempt: int | None = None) -> list[Endpoint]:
     """All readable announcements, or those of one attempt; a damaged one is left out."""
     stems = [name[:-5] for name in fsio.names(run.endpoints) if name.endswith(".json")]
-    wanted = [stem for stem in stems if attempt is None or _attempt_of(stem) in (attempt, None)]
+    wanted = [stem for stem in stems if attempt is None or attempt_of(stem) in (attempt, None)]
     return [found for stem in wanted if (found := _readable(run, stem)) is not None]
 
 
@@ -129,6 +129,14 @@ def read_obituaries(run: RunDir) -> dict[str, Obituary]:
     """Obituaries by incarnation; a damaged one says so and still names the dead."""
     stems = [name[:-5] for name in fsio.names(run.endpoints) if name.endswith(".exit")]
     return {stem: found for stem in stems if (found := _obituary(run, stem)) is not None}
+
+
+def attempt_of(incarnation: str) -> int | None:
+    """The attempt of an incarnation; None for a name that is none."""
+    try:
+        return Incarnation.parse(incarnation).attempt
+    except ValueError:
+        return None
 
 
 def live(endpoints: list[Endpoint], obituaries: dict[str, Obituary], attempt: int) -> list[Endpoint]:
@@ -165,13 +173,6 @@ def publish_outcome(run: RunDir, attempt: int, outcome: Outcome) -> Outcome:
 def read_outcome(run: RunDir, attempt: int) -> Outcome | None:
     """How an attempt ended; None while it runs."""
     return sealed.load(run.exit(attempt), Outcome)
-
-
-def _attempt_of(incarnation: str) -> int | None:
-    try:
-        return Incarnation.parse(incarnation).attempt
-    except ValueError:
-        return None
 
 
 def _readable(run: RunDir, incarnation: str) -> Endpoint | None:
