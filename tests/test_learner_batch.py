@@ -136,10 +136,12 @@ def test_deaths_count_learners_that_ended_neither_in_order_nor_by_their_own_word
     seen = [
         learner("a", 7), learner("b", 7), learner("c", 7, state="ended"), learner("d", 8), learner("e", -1),
         learner("own", 7), learner("x", 7, role="engine"), learner("fenced", 7), learner("raised", 7),
+        learner("full", 7),
     ]  # fmt: skip
     buried = {
         "learner-n-1-a": Obituary(incarnation="learner-n-1-a", code=-9, reason="killed"),
         "learner-n-1-fenced": Obituary(incarnation="learner-n-1-fenced", code=3, reason="fenced"),
+        "learner-n-1-full": Obituary(incarnation="learner-n-1-full", code=2, reason="the disk is full"),
         "learner-n-1-raised": Obituary(incarnation="learner-n-1-raised", code=1, reason="raised"),
     }
     assert deaths(seen, buried, "learner-n-1-own") == {7: 3, 8: 1}

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from prorl_cli.spool.evals import Evaluation
 from prorl_cli.spool.members import Endpoint, Obituary
 
-_ORDERLY = (0, 3)
-"""Exit codes of a process that did not die of its work: done, or stopped or fenced unfinished."""
+_ORDERLY = (0, 2, 3)
+"""Exit codes of a process that did not die of its work: done, refused by its input or its disk, stopped or fenced."""
 
 
 def deaths(endpoints: Iterable[Endpoint], obituaries: dict[str, Obituary], own: str) -> Counter[int]:
