@@ -114,7 +114,7 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
         elif not same_token(bearer(scope), self._token_for(scope)):
             await answer(send, 401, "a bearer token of this run is required")
-        elif scope["path"].split("/")[1] == "gate":
+        elif f"{scope['path']}/".startswith("/gate/"):
             await self._own(scope, send)
         elif scope["method"] == "POST" and scope["path"] == GENERATE_PATH:
             await self._generate(scope, receive, send)

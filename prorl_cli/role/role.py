@@ -97,7 +97,7 @@ class Role:
         """Live peers of one role and of this attempt, as listed at most `PEERS_S` ago."""
         now = time.monotonic()
         if now - self._peers[0] >= PEERS_S:
-            found = live(read_endpoints(self.run), read_obituaries(self.run), self.attempt)
+            found = live(read_endpoints(self.run, self.attempt), read_obituaries(self.run), self.attempt)
             self._peers = (now, found)
         return [peer for peer in self._peers[1] if peer.role == kind]
 

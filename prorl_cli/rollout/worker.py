@@ -100,7 +100,7 @@ class Worker:
     def _show(self) -> None:
         facts: dict[str, Any] = {name: round(value, 3) for name, value in self._totals.items()}
         facts |= self._pipeline.counts()
-        self._role.announce(cpu_s=round(time.process_time(), 1), **facts)
+        self._role.announce(**facts)
         now, (before, then) = time.monotonic(), self._measured
         if now - before >= METRICS_S and self._totals != then:
             since = {name: round(value - then.get(name, 0.0), 3) for name, value in self._totals.items()}
