@@ -258,6 +258,19 @@ def test_a_member_submitted_twice_runs_once_and_another_try_runs_again():
     play(scenario)
 
 
+def test_members_seen_long_ago_are_forgotten_but_never_one_that_still_runs(monkeypatch):
+    async def scenario():
+        monkeypatch.setattr("prorl_cli.rollout.pipeline.SEEN", 2)
+        bench, handler = Bench(), Scripted()
+        bench.add(handler, 0, 1, 2, 3)
+        assert list(bench.submit(handler, 0, 3)) == [False, False]
+        await bench.done()
+        assert list(bench.submit(handler, 0, 3)) == [True, False]
+        await bench.done()
+
+    play(scenario)
+
+
 def test_cancelled_members_end_at_once_without_a_result_and_finished_ones_keep_theirs():
     async def scenario():
         bench = Bench(limits((8, 9.0), (2, 9.0), (8, 9.0)))

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ HUNG_SHARE = 0.5
 """Of the RUN clock: a turn without an answer for longer is the engine's failure."""
 CLOSE_S = 5.0
 """What cancelled members get to end; what takes longer ends with the process."""
+
+SEEN = 65536
+"""Members remembered as taken on: a request is read twice, if at all, soon after the first time."""
 
 _log = logging.getLogger(__name__)
 
@@ -116,16 +120,18 @@ class Pipeline:
         self._pools = {
             stage: _Pool(slots=asyncio.Semaphore(given.slots), limit_s=given.timeout) for stage, given in stages.items()
         }
-        self._seen: set[Key] = set()
+        self._seen: OrderedDict[Key, None] = OrderedDict()
         self._begun: set[Key] = set()
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._draining = False
 
     def submit(self, work: Work) -> bool:
         """Take a member on; False when it has been seen before, or when nothing new is started any more."""
-        if self._draining or work.key in self._seen:
+        if self._draining or work.key in self._seen or work.key in self._tasks:
             return False
-        self._seen.add(work.key)
+        self._seen[work.key] = None
+        while len(self._seen) > SEEN:
+            self._seen.popitem(last=False)
         task = self._tasks[work.key] = asyncio.create_task(self._member(_Trace(work)))
         task.add_done_callback(partial(self._ended, work.key))
         return True
