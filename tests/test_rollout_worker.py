@@ -17,7 +17,8 @@ def tasks(*handlers):
 def test_groups_finish_with_whole_records_and_a_failure_of_one_member_is_its_own(tmp_path):
     async def scenario():
         rollout = {"eval": {"slots": 2, "timeout": "2s"}}
-        async with bench(tmp_path, {}, {}, tasks=tasks("Hanging", "Unsound"), rollout=rollout) as made:
+        agent = {"renderer": "tiny", "temperature": 0.5}
+        async with bench(tmp_path, {}, {}, tasks=tasks("Hanging", "Unsound"), rollout=rollout, agent=agent) as made:
             made.group(0, range(8))
             made.group(0, range(8))
             made.group(3, [0], purpose=Purpose.EVAL)
@@ -34,6 +35,7 @@ def test_groups_finish_with_whole_records_and_a_failure_of_one_member_is_its_own
                 assert record.answer == "3" and record.engine.startswith("engine-") and record.worker == made.name
                 assert record.timings.run > record.timings.llm > 0 < record.timings.tool
             assert by_group[3][0].purpose == Purpose.EVAL
+            assert [by_group[group][0].sampling for group in (0, 3)] == [{"temperature": 0.5}, {"temperature": 1.0}]
 
             assert by_group[1][0].error_class == ErrorClass.VERIFIER
             assert by_group[2][0].error_class == ErrorClass.INTERNAL

@@ -47,7 +47,7 @@ class Agent(Section):
     max_tokens: int = Field(default=2048, ge=1)
     """Tokens of one whole episode, prompt included."""
     temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature; the learner uses the same."""
+    """Sampling temperature of training; the learner uses the same."""
 
 
 class Sandbox(Section):
@@ -146,7 +146,7 @@ class Learner(Section):
 
 
 class Eval(Section):
-    """Pass@1 on held-out tasks of the same sources, T = the agent's temperature."""
+    """Pass@1 on held-out tasks of the same sources, T = 1."""
 
     n: int = Field(default=0, ge=0)
     """Held-out tasks; 0 = no evaluation."""

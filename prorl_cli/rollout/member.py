@@ -17,6 +17,9 @@ from prorl_cli.tasks import Job
 from prorl_cli.trajectory import GroupRequest, Purpose, StopReason, ToolCall, Trajectory
 from prorl_cli.wire import Client
 
+EVAL_TEMPERATURE = 1.0
+"""Pass@1 is of the policy as it is, whatever it explores with."""
+
 
 def member_seed(seed: int, member: int, tried: int) -> int:
     """The 63-bit seed of one try: a pure function of the request's seed, so that a retry is a new sample and a
@@ -40,6 +43,11 @@ class Member:
     def session(self) -> str:
         """The trajectory's id."""
         return f"{self.key.purpose}-{self.key.group}-{self.key.member}-{self.key.tried}"
+
+    @property
+    def temperature(self) -> float:
+        """What its turns are sampled at."""
+        return EVAL_TEMPERATURE if self.key.purpose is Purpose.EVAL else self.recipe.agent.temperature
 
     async def prepare(self, clocks: Clocks) -> Job:
         """The job of this member."""
@@ -69,7 +77,7 @@ class Member:
         """Train groups want `min_version` or newer, an evaluation exactly its version."""
         request = self.request
         return Sampling(
-            temperature=self.recipe.agent.temperature,
+            temperature=self.temperature,
             stop_ids=self.parts.renderer.stop_ids,
             min_version=request.min_version,
             version=request.min_version if request.purpose is Purpose.EVAL else None,
@@ -86,7 +94,7 @@ class Member:
             purpose=self.key.purpose,
             task=self.request.task,
             sequences=episode.sequences if episode else (),
-            sampling={"temperature": self.recipe.agent.temperature},
+            sampling={"temperature": self.temperature},
             tool_calls=tuple(map(_storable, episode.tool_calls)) if episode else (),
             reward=score.reward if score else 0.0,
             reward_parts=score.parts if score else {},
