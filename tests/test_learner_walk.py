@@ -270,6 +270,26 @@ def test_a_superseded_learner_publishes_nothing(run):
     assert os.listdir(run.weights) == ["000000"]
 
 
+def test_one_superseded_while_it_writes_publishes_neither_weights_nor_a_checkpoint(run):
+    steps_of(Spool(run), count=1, resets=())
+    looks = []
+
+    def fence():
+        looks.append(1)
+        if len(looks) in (2, 5):
+            raise Fenced("superseded")
+
+    walk = started(run, fence=fence)
+    with pytest.raises(Fenced):
+        walk.take(1)
+    assert os.listdir(run.weights) == ["000000"]
+    walk = started(run, fence=fence)
+    walk.take(1)
+    with pytest.raises(Fenced):
+        walk.checkpoint()
+    assert os.listdir(run.checkpoints) == []
+
+
 def test_retention_keeps_the_roots_and_nothing_else(run):
     steps_of(Spool(run), count=11, resets=(3,))
     walk = started(run)

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -243,7 +244,18 @@ class Walk:
 
     def _put(self, version: int, lineage: str) -> WeightManifest:
         self._fence()
-        return publish_weights(self._run, version, self._trainer.export, lineage=lineage, written_by=self._name)
+        write = self._fenced(self._trainer.export)
+        return publish_weights(self._run, version, write, lineage=lineage, written_by=self._name)
+
+    def _fenced(self, write: Callable[[Path], T]) -> Callable[[Path], T]:
+        """`write`, which may take minutes, and then another look whether this process may still publish."""
+
+        def written(folder: Path) -> T:
+            made = write(folder)
+            self._fence()
+            return made
+
+        return written
 
     # ── what stays ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -265,7 +277,7 @@ class Walk:
         if not position or self._trainer.dirty or position in self._run.checkpoint_steps():
             return
         self._fence()
-        save_checkpoint(self._run, self.progress, self._trainer.save)
+        save_checkpoint(self._run, self.progress, self._fenced(self._trainer.save))
         log.info("checkpoint %d", position)
         keep = checkpoints_to_keep(self._run.checkpoint_steps(), self._recipe.checkpoint.keep, self._restores())
         collect_checkpoints(self._run, keep)
