@@ -1,7 +1,7 @@
 """Weights of the embedded engine: staged from a published folder, loaded in place, proved by digest.
 
 `stage` does everything slow before anything pauses. `load` changes the model between two decode steps and raises
-`Unproved` unless every tensor that is then in the model has the digest of the manifest. Called by the server.
+`Unproved` unless every tensor that is then in the model has the digest of the manifest. Called by `follow`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The verdict that a peer is dead, from heartbeat counters and the observer's own clock alone.
 
 Pure: no mtime, no other machine's clock, no I/O. Refuses a verdict in a window in which the observer's own writes
-stalled, or all peers stalled together: then it is the filesystem that stands still. Called by the coordinator and the
-router with the beats they read from endpoint files.
+stalled, or all peers stalled together: then it is the filesystem that stands still. Called by the coordinator with the
+beats that it reads from endpoint files.
 """
 
 from __future__ import annotations

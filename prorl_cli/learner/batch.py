@@ -1,6 +1,6 @@
 """From the trajectories of a manifest to rows with advantages, shares per optimizer update, and micro-batches.
 
-Pure, without torch. Says in words why a step's data may not be trained on. Called by the learner's loop.
+Pure, without torch. Says in words why a step's data may not be trained on. Called by the walk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The plain-torch trainer: one process, float32, deterministic. Same rows, order and threads: bit-equal weights.
 
 Rows are right-padded and attention is causal, so no padding mask is needed: no real token ever sees a padded one.
-Dropout stays off, so that π_old, which is the first update's own forward pass, is the policy. Called by the loop.
+Dropout stays off, so that π_old, which is the first update's own forward pass, is the policy. Called by the walk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the learner's loop asks of a trainer: plain torch here, DeepSpeed on a cluster.
+"""What the learner's walk asks of a trainer: plain torch here, DeepSpeed on a cluster.
 
-A trainer knows weights, optimizer and numbers; it knows nothing of runs, manifests or positions. Called by the loop,
+A trainer knows weights, optimizer and numbers; it knows nothing of runs, manifests or positions. Called by the walk,
 always from one and the same thread.
 """
 

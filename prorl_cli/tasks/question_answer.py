@@ -1,7 +1,7 @@
 """`QuestionAnswer`: a question, tools if the policy wants them, an answer, the item's own verifier.
 
 The answer is taken from the final turn (see `tasks.answers`). An episode that the policy did not end with an answer
-is worth 0. Handles the domains `math` and `logic`; a handler of yours may extend it.
+is worth 0. Serves every domain that names no handler of its own; a handler of yours may extend it.
 """
 
 from __future__ import annotations
