@@ -19,7 +19,15 @@ def test_the_quickstart_with_shuffled_rewards_gains_less_than_five_points(tmp_pa
     """Shortened; the true rewards gain twenty points in as many steps. The warm start is the demo's own, cached."""
     settings = (f"learner.steps={STEPS}", f"eval.n={N}", "learner.shuffle_rewards=true", "seed=1")
     options = [part for setting in settings for part in ("--set", setting)]
-    command = [sys.executable, "-m", "prorl_cli", "launch", "recipes/quickstart.yaml", "--run-dir", str(tmp_path / "run")]
+    command = [
+        sys.executable,
+        "-m",
+        "prorl_cli",
+        "launch",
+        "recipes/quickstart.yaml",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     subprocess.run([*command, *options], cwd=ROOT, check=True)
     run = RunDir.open(tmp_path / "run")
     before, after = read_evaluation(run, 0), read_evaluation(run, STEPS)

@@ -84,10 +84,11 @@ def alive(pid):
 
 def test_a_recipe_plans_every_role_and_no_learner_without_steps():
     recipe = Recipe.model_validate_json(json.dumps({**RECIPE, "cluster": {"rollout": {"nodes": 2}}}))
-    names = [role.name for role in plan_processes(recipe).roles]
+    names = [role.name for role in plan_processes(recipe, has_weights=False).roles]
     assert names == ["coordinator-0", "router-0", "engine-0", "rollout-0", "rollout-1", "learner-0"]
+    assert plan_processes(recipe, has_weights=False).prepare and not plan_processes(recipe, has_weights=True).prepare
     frozen = Recipe.model_validate_json(json.dumps({**RECIPE, "learner": {"steps": 0}}))
-    assert "learner-0" not in [role.name for role in plan_processes(frozen).roles]
+    assert "learner-0" not in [role.name for role in plan_processes(frozen, has_weights=True).roles]
 
 
 def test_a_role_that_ends_is_started_again_until_the_outcome_is_there(run):

@@ -37,7 +37,7 @@ def launch(file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, dry_
     recipe = preflight.checked(file, overrides)
     root = (run_dir or _default_folder(recipe.name)).absolute()
     if dry_run:
-        print("\n".join([f"run directory  {root}", *plan_processes(recipe).lines(root)]))  # noqa: T201
+        print("\n".join([f"run directory  {root}", *plan_processes(recipe, has_weights=False).lines(root)]))  # noqa: T201
         return 0
     run = _create(root, file, recipe)
     return _show(run, _attempt(run, recipe))
@@ -102,7 +102,8 @@ def _attempt(run: RunDir, recipe: Recipe, restore: int | None = None) -> Outcome
     signal.signal(signal.SIGTERM, lambda *_: order_stop(run, number, StopOrder(mode="now", deadline_s=0.0)))
     console.print(f"run directory {run.root}")
     with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
-        return supervise(run, number, plan_processes(recipe), recipe.cluster.restarts, Painter(run, number, live))
+        plan = plan_processes(recipe, has_weights=bool(run.weight_folders()))
+        return supervise(run, number, plan, recipe.cluster.restarts, Painter(run, number, live))
 
 
 def _interrupted(run: RunDir, attempt: int, console: Console) -> None:

@@ -36,7 +36,8 @@ def supervise(run: RunDir, attempt: int, plan: Plan, restarts: int, tick: Callab
     adopt_orphans()
     supervisor = _Supervisor(run, attempt, restarts, tick)
     try:
-        return supervisor.prepare(plan.prepare) or supervisor.loop(plan.roles)
+        early = supervisor.prepare(plan.prepare) if plan.prepare is not None else None
+        return early or supervisor.loop(plan.roles)
     finally:
         supervisor.end()
 

@@ -24,20 +24,22 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """First `prepare` to its end, then all of `roles` side by side."""
+    """First `prepare`, if any, to its end, then all of `roles` side by side."""
 
-    prepare: Process
+    prepare: Process | None
     roles: tuple[Process, ...]
 
     def lines(self, root: Path) -> Iterator[str]:
         """What would be started, for `--dry-run`."""
-        yield f"first  {self.prepare.name:<14} {' '.join(self.prepare.command(root))}"
+        if self.prepare is not None:
+            yield f"first  {self.prepare.name:<14} {' '.join(self.prepare.command(root))}"
         for role in self.roles:
             yield f"then   {role.name:<14} {' '.join(role.command(root))}"
 
 
-def plan_processes(recipe: Recipe) -> Plan:
-    """One coordinator and router, the engines and rollout workers asked for, and the learner when there are steps."""
+def plan_processes(recipe: Recipe, *, has_weights: bool) -> Plan:
+    """One coordinator and router, the engines and rollout workers asked for, and the learner when there are steps;
+    before them whoever makes the first weights, unless the run has some."""
     counts = {
         "coordinator": 1,
         "router": 1,
@@ -48,4 +50,5 @@ def plan_processes(recipe: Recipe) -> Plan:
     roles = tuple(
         Process(name=f"{room}-{number}", room=room) for room, count in counts.items() for number in range(count)
     )
-    return Plan(prepare=Process(name="warmstart", room="warmstart"), roles=roles)
+    first = None if has_weights else Process(name="warmstart", room="warmstart")
+    return Plan(prepare=first, roles=roles)
