@@ -203,6 +203,26 @@ def test_without_a_permit_the_old_version_serves_on_and_without_a_router_none_is
     play(test())
 
 
+def test_a_version_that_retention_takes_away_while_it_is_read_costs_the_next_one_nothing(run, monkeypatch):
+    staging = following.weights.stage
+
+    def overtaken(folder, manifest):
+        if manifest.version == 1:
+            publish(run, 2, tiny_model(2))
+            collect_weights(run, {0, 2})
+        return staging(folder, manifest)
+
+    async def test():
+        publish(run, 0, tiny_model(0))
+        async with serving(run, router=False) as served:
+            monkeypatch.setattr(following.weights, "stage", overtaken)
+            publish(run, 1, tiny_model(1))
+            await served.until(lambda gate: gate["version"] == 2)
+            assert (await served.ask()).spans[0].version == 2
+
+    play(test())
+
+
 def test_an_engine_never_goes_back_to_an_older_version(run):
     async def test():
         publish(run, 0, tiny_model(0))

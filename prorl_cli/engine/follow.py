@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prorl_cli.engine import weights
 from prorl_cli.engine.decoder import Decoder
@@ -42,8 +41,6 @@ DRAIN_S = 10.0
 
 ACCOUNT_S = 0.5
 """Slices in which busy time is counted, so that `status` sees it while it lasts."""
-
-T = TypeVar("T")
 
 Published = tuple[Path, WeightManifest]
 
@@ -80,13 +77,22 @@ async def _first(role: Role) -> Published | None:
 async def newest(role: Role) -> Published | None:
     """Folder and manifest of the newest version; None before there is one. A second look before it is believed
     corrupt: retention may have taken the folder away between the listing and the read."""
-    return await _twice(lambda: read_weights(role.run, latest_weights(role.run)))
+
+    def look() -> Published | None:
+        return read_weights(role.run, latest_weights(role.run))
+
+    with suppress(CorruptRecord):
+        return await asyncio.to_thread(look)
+    return await asyncio.to_thread(look)
 
 
-async def _twice(act: Callable[[], T]) -> T:
-    with suppress(CorruptRecord, weights.Unproved):
-        return await asyncio.to_thread(act)
-    return await asyncio.to_thread(act)
+async def stage(role: Role, published: Published) -> tuple[weights.Staged, WeightManifest]:
+    """Read a version and check it. One that cannot be proved is looked for once more, as it is then the newest:
+    retention may have taken it away while it was read."""
+    with suppress(weights.Unproved):
+        return await asyncio.to_thread(weights.stage, *published), published[1]
+    again = await newest(role) or published
+    return await asyncio.to_thread(weights.stage, *again), again[1]
 
 
 class Embedded:
@@ -138,13 +144,13 @@ class Embedded:
     async def _swap(self, published: Published) -> None:
         """Stage, ask for a permit (not for the first version), load between two steps, prove, announce."""
         start = time.monotonic()
-        staged = await _twice(lambda: weights.stage(*published))
+        staged, manifest = await stage(self._role, published)
         waiting = time.monotonic()
         if self._loaded[0] >= 0 and not await permit(self._role, staged.version):
             return
         pausing = time.monotonic()
         await self._load(staged)
-        self._loaded = (staged.version, published[1].lineage)
+        self._loaded = (staged.version, manifest.lineage)
         loaded = time.monotonic()
         self._role.metrics.add(
             "swap", version=staged.version, stage_s=waiting - start, permit_s=pausing - waiting,
