@@ -1,5 +1,6 @@
 """The coordinator's process over real files: killed at any moment, doubled, fenced, drained, it keeps the step log."""
 
+import os
 import subprocess
 import sys
 import time
@@ -117,6 +118,25 @@ def test_two_at_once_keep_one_consistent_step_log(tmp_path, coordinators):
     end = until(lambda: outcome(run), lambda: pump(run, workers))
     assert (end.state, end.step) == ("done", 8)
     check(run, 8)
+
+
+def test_a_dead_workers_request_log_is_closed(tmp_path, coordinators):
+    run = run_of(tmp_path)
+    process = coordinators(run).start()
+
+    def open_for(worker):
+        files = [
+            os.path.realpath(f"/proc/{process.pid}/fd/{number}") for number in os.listdir(f"/proc/{process.pid}/fd")
+        ]
+        return [file for file in files if file.startswith(str(run.requests / worker.name))]
+
+    first = Worker(run, dice(5), pace=0)
+    until(lambda: first.running, first.pump)
+    assert open_for(first)
+    first.die()
+    second = Worker(run, dice(6), pace=0)
+    until(lambda: second.running, second.pump)
+    assert open_for(second) and not open_for(first)
 
 
 def test_an_older_attempt_is_fenced_and_exits_3(tmp_path, coordinators):

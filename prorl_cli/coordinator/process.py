@@ -129,8 +129,11 @@ class Coordinator:
             self._rebuild()
 
     def _bury(self) -> None:
-        """Logs of writers that are certainly dead are read to their last intact record, and then no more."""
+        """Logs of writers that are certainly dead are read to their last intact record, and then no more; what was
+        written to them is closed."""
         self._obituaries = frozenset(read_obituaries(self._run))
+        for worker in self._writers.keys() & self._obituaries:
+            self._writers.pop(worker).close()
         writers = fsio.names(self._run.trajectories)
         # a stray file's name is no incarnation's
         older = {name for name in writers if (attempt_of(name) or self._role.attempt) < self._role.attempt}
