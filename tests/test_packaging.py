@@ -75,3 +75,12 @@ main()
 @pytest.mark.parametrize("arguments", [["--help"], ["ls"], ["init"], ["recipe", "schema"], ["--version"]])
 def test_a_login_node_without_torch_runs_the_command_line(installed, arguments):
     assert run_there(installed, HIDE_TRAINING % (arguments,)) or arguments == ["ls"]
+
+
+def test_a_login_node_checks_a_recipe_whose_tasks_are_files(installed, tmp_path):
+    rows = "\n".join(f'{{"question": "What is {n} + 1?", "answer": {n + 1}}}' for n in range(30))
+    (tmp_path / "tasks.jsonl").write_text(rows)
+    (tmp_path / "recipe.yaml").write_text(
+        "name: r\nmodel: builtin:tiny\nagent: {renderer: tiny}\ntasks: [{domain: sums, source: tasks.jsonl}]\n"
+    )
+    assert ": ok" in run_there(installed, HIDE_TRAINING % (["validate", str(tmp_path / "recipe.yaml")],))

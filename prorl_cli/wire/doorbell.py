@@ -6,12 +6,14 @@ A ring carries nothing but its number; the reader then looks at the files. A mis
 from __future__ import annotations
 
 import asyncio
-
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from typing import TYPE_CHECKING
 
 from prorl_cli.wire.client import Client, WireError
+
+if TYPE_CHECKING:  # a login node checks recipes without it
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
 
 HOLD_S = 20.0
 """How long a long-poll is held; below the idle limits of common connection trackers."""
@@ -47,12 +49,16 @@ class Doorbell:
         return self._rings
 
     async def _answer(self, request: Request) -> JSONResponse:
+        from starlette.responses import JSONResponse
+
         since = int(request.query_params.get("since", "-1"))
         rings = await self.wait(since, HOLD_S)
         return JSONResponse({"rings": rings}, status_code=503 if self._closed else 200)
 
     def route(self) -> Route:
         """`GET /doorbell?since=N`."""
+        from starlette.routing import Route
+
         return Route("/doorbell", self._answer)
 
 
