@@ -8,7 +8,7 @@ SEED ?=
 SEEDS ?= 1 2 3
 OUT ?= bench.json
 
-.PHONY: demo demo-seeds test quick check format bench-spool bench-demo clean
+.PHONY: demo demo-seeds test soak quick check format bench-spool bench-demo clean
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -22,11 +22,14 @@ demo: $(VENV)/ready ## train the quickstart, about ten minutes on two cores
 demo-seeds: $(VENV)/ready ## the quickstart on three seeds; fails when one gains less than .30
 	$(BIN)/python -m tests.demo_seeds $(SEEDS)
 
-test: $(VENV)/ready ## every test that needs no installed service
-	$(BIN)/python -m pytest
+test: $(VENV)/ready ## every test that needs no installed service, under ten minutes
+	$(BIN)/python -m pytest -m "not soak"
+
+soak: $(VENV)/ready ## whole runs under a hundred kills, and the shuffled-reward control
+	$(BIN)/python -m pytest -m soak
 
 quick: $(VENV)/ready ## the inner loop, under 90 seconds
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow and not soak"
 
 check: $(VENV)/ready ## format, lint, types, architecture
 	$(BIN)/ruff format --check .

@@ -23,6 +23,7 @@ def check_ledger(run: RunDir, final: int):
 
 def check_nothing_lost(run, manifests, used):
     frontier = max((m.frontier for m in manifests), default=0)
+    assert not [drop for m in manifests for drop in m.dropped if drop.reason == "late"], "a member hung"
     whole = {drop.group for m in manifests for drop in m.dropped if not drop.members}
     members = {(drop.group, member) for m in manifests for drop in m.dropped for member in drop.members}
     for entry in TrajectoryFollower(run).poll():

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from prorl_cli.recipe import load_recipe
 from prorl_cli.rundir import RunDir
+from prorl_cli.spool.members import claim_attempt
 from tests.quick_run import environment, prorl, write_recipe
 
 
@@ -90,6 +92,36 @@ def test_a_launch_that_cannot_work_is_refused_before_anything_is_made(tmp_path, 
 
 def model_speaks_hermes(override):
     return ("--set", "agent.renderer=hermes") if override.startswith("model=") else ()
+
+
+def test_more_held_out_tasks_than_a_file_has_are_refused(tmp_path, recipe):
+    rows = [json.dumps({"question": f"What is {i}?", "answer": i}) for i in range(30)]
+    (tmp_path / "few.jsonl").write_text("\n".join(rows))
+    text = refused(
+        tmp_path,
+        "launch",
+        recipe,
+        "--run-dir",
+        "run",
+        "--set",
+        "tasks.0.source=few.jsonl",
+        "--set",
+        "tasks.0.options={}",
+        "--set",
+        "eval.n=256",
+    )
+    assert "eval.n asks for 256 held-out tasks" in text
+
+
+def test_a_shipped_recipe_is_known_by_its_name(tmp_path):
+    assert "ok (3 task sources" in prorl(tmp_path, "validate", "quickstart", check=True).stdout
+
+
+def test_stop_says_when_there_is_nothing_to_stop(tmp_path):
+    run = RunDir(tmp_path / "ended")
+    run.create()
+    claim_attempt(run, {"host": socket.gethostname(), "pid": 1, "pid_started": 0.0})
+    assert "not running" in prorl(tmp_path, "stop", "ended", check=True).stdout
 
 
 def test_broken_yaml_names_file_and_line(tmp_path):

@@ -52,7 +52,7 @@ def wait_ready(run, launch):
     until(lambda: launch.poll() is not None or len(live_roles(run)) == len(ROLES), 60, "all roles up")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_ends_at_its_step_through_kills_of_every_role_at_random_moments(tmp_path):
     recipe = write_recipe(tmp_path, steps=100000, workers=2)
     launch = start_prorl(tmp_path, "launch", recipe, "--run-dir", "run")
@@ -71,8 +71,8 @@ def test_a_run_ends_at_its_step_through_kills_of_every_role_at_random_moments(tm
     finish(tmp_path, run, launch)
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_after_its_launch_is_killed_at_random_moments(tmp_path):
+@pytest.mark.soak
+def test_a_run_goes_on_after_its_launch_and_with_it_every_role_is_killed_at_random_moments(tmp_path):
     recipe = write_recipe(tmp_path, steps=100000, workers=2)
     launch = start_prorl(tmp_path, "launch", recipe, "--run-dir", "run")
     run = until(lambda: (tmp_path / "run/resolved.1.json").exists() and RunDir(tmp_path / "run"), 60, "a run directory")

@@ -14,7 +14,7 @@ N = 1024
 """Held-out tasks: the standard error of a gain is then .02."""
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_quickstart_with_shuffled_rewards_gains_less_than_five_points(tmp_path):
     """Shortened; the true rewards gain twenty points in as many steps. The warm start is the demo's own, cached."""
     settings = (f"learner.steps={STEPS}", f"eval.n={N}", "learner.shuffle_rewards=true", "seed=1")

@@ -11,7 +11,7 @@ from rich.console import Console
 from prorl_cli.errors import RunDirError
 from prorl_cli.metrics import Recorder, read_rows
 from prorl_cli.recipe import Recipe
-from prorl_cli.report import read_status, render_live, render_summary
+from prorl_cli.report import Tally, read_status, render_live, render_summary
 from prorl_cli.report.chart import draw, shrink, sparkline
 from prorl_cli.report.samples import Wanted, pick_samples, transcript
 from prorl_cli.rundir import RunDir
@@ -57,8 +57,8 @@ def run(tmp_path):
 
 def announce(run, role, nonce="0" * 8, **facts):
     name = f"{role}-node-1-{nonce}"
-    given = {"state": "ready", **facts}
-    write_endpoint(run, Endpoint(incarnation=name, role=role, node="node", attempt=1, pid=1, pid_started=1.0, **given))
+    given = {"state": "ready", "pid_started": 1.0, **facts}
+    write_endpoint(run, Endpoint(incarnation=name, role=role, node="node", attempt=1, pid=1, **given))
     return name
 
 
@@ -117,6 +117,18 @@ def test_status_as_json_has_the_documented_keys(run):
     assert set(status["trajectories"]) == {"finished", "failed", "dropped"}
     assert set(status["throughput"]) == {"trajectories_per_min", "tokens_per_s"}
     assert set(status["learner"]) >= {"step_s", "reward", "entropy", "kl"}
+
+
+def test_throughput_counts_from_the_first_worker_to_the_last_word_of_its_successor(run):
+    filled(run)
+    announce(run, "rollout", nonce="1" * 8, pid_started=121.0, facts={"busy_s": 1.0, "up_s": 60.0})
+    assert read_status(run).throughput["trajectories_per_min"] == 2.0
+
+
+def test_a_view_drawn_again_counts_only_what_is_new(run):
+    tally = Tally(filled(run))
+    assert read_status(run, tally) == read_status(run, tally)
+    assert tally.finished == 6
 
 
 def test_a_run_without_anything_yet_is_starting(run):

@@ -22,7 +22,9 @@ spool_app = typer.Typer(no_args_is_help=True, help="About the files a run is mad
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(spool_app, name="spool")
 
-RecipeFile = Annotated[Path, typer.Argument(help="A recipe, such as recipes/quickstart.yaml.", metavar="RECIPE")]
+RecipeFile = Annotated[
+    Path, typer.Argument(help="A recipe file, or the name of a shipped one: quickstart.", metavar="RECIPE")
+]
 Run = Annotated[Path, typer.Argument(help="A run directory; `prorl ls` lists them.", metavar="RUN")]
 Set = Annotated[
     list[str] | None,

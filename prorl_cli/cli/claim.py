@@ -23,18 +23,22 @@ def claim(run: RunDir) -> int:
 
 
 def _refuse_if_at_work(run: RunDir, previous: int) -> None:
-    owner = read_claim(run, previous)
-    if owner is None:
-        return
-    if owner["host"] == socket.gethostname():
-        at_work = _same_process(owner)
-    else:
-        at_work = read_outcome(run, previous) is None and _hearts_beat(run, previous)
-    if at_work:
+    if at_work(run, previous):
+        owner = read_claim(run, previous) or {}
         raise UserError(
             f"{run.root} is already running (process {owner['pid']} on {owner['host']}, attempt {previous}): "
             f"stop it first with `prorl stop {run.root}`"
         )
+
+
+def at_work(run: RunDir, attempt: int) -> bool:
+    """Whether the launch of `attempt` is still there: its process on this machine, or heartbeats from another."""
+    owner = read_claim(run, attempt)
+    if owner is None:
+        return False
+    if owner["host"] == socket.gethostname():
+        return _same_process(owner)
+    return read_outcome(run, attempt) is None and _hearts_beat(run, attempt)
 
 
 def _same_process(owner: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+from prorl_cli.cli.claim import at_work
 from prorl_cli.errors import ProrlError, UserError
 from prorl_cli.fsio import publish_folder, temporary_folder
 from prorl_cli.recipe.units import parse_duration
@@ -26,6 +27,8 @@ def stop(root: Path, now: bool, deadline: str) -> str:
         seconds = 0.0 if now else parse_duration(deadline)
     except ValueError as error:
         raise UserError(f"--deadline: {error}") from None
+    if not at_work(run, attempt):
+        return f"{root} is not running: nothing to stop; `prorl resume {root}` goes on"
     order_stop(run, attempt, StopOrder(mode="now" if now else "drain", deadline_s=seconds))
     return f"stop ordered; follow it with `prorl status {root}`, go on later with `prorl resume {root}`"
 
@@ -40,14 +43,25 @@ def export(root: Path, out: Path, best: bool) -> str:
     folder, manifest = found
     if problems := verify_weights(folder):
         raise ProrlError(f"the weights in {folder} are damaged: {'; '.join(problems)}")
-    if out.exists():
-        raise UserError(f"{out} exists already: choose a new folder")
-    out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_folder(out.absolute().parent)
-    for name in manifest.files:
-        shutil.copyfile(folder / name, temporary / name)
-    publish_folder(temporary, out.absolute())
+    _copy_whole(folder, tuple(manifest.files), out.absolute())
     return f"weights {version} of {root} → {out}"
+
+
+def _copy_whole(folder: Path, names: tuple[str, ...], out: Path) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_folder(out.parent)
+        try:
+            for name in names:
+                (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / name, temporary / name)
+            made = publish_folder(temporary, out)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error}") from error
+    if not made:
+        raise UserError(f"{out} exists already: choose a new folder")
 
 
 def _best(run: RunDir) -> int:

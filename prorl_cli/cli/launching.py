@@ -34,6 +34,7 @@ DRAIN_S = 60.0
 
 def launch(file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, dry_run: bool) -> int:
     """Check, make the run directory, run; returns the exit code."""
+    file = preflight.find_recipe(file)
     recipe = preflight.checked(file, overrides)
     root = (run_dir or _default_folder(recipe.name)).absolute()
     if dry_run:
@@ -59,6 +60,7 @@ def resume(root: Path, overrides: tuple[str, ...], restore: int | None) -> int:
 def evaluate(model: Path, file: Path, run_dir: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
     """Roll out only the held-out tasks with `model`'s weights; prints pass@1."""
     fixed = (f"model={json.dumps(str(model.absolute()))}", "learner.steps=0")
+    file = preflight.find_recipe(file)
     recipe = preflight.checked(file, (*overrides, *fixed))
     if not recipe.eval.n:
         raise UserError(f"{file} has no `eval.n`: add `--set eval.n=256`")

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from prorl_cli.cli import registry
 from prorl_cli.errors import ProrlError, UserError
-from prorl_cli.report import read_status, render_live, render_summary
+from prorl_cli.report import Tally, read_status, render_live, render_summary
 from prorl_cli.report.samples import Wanted, pick_samples, transcript
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.child import tail
@@ -33,7 +33,8 @@ def status(root: Path, as_json: bool, follow: bool) -> None:
         return
     if follow and now.state in LIVE_STATES:
         with Live(auto_refresh=False) as live:
-            while (now := read_status(run)).state in LIVE_STATES:
+            tally = Tally(run)
+            while (now := read_status(run, tally)).state in LIVE_STATES:
                 live.update(render_live(now), refresh=True)
                 time.sleep(1.0)
     Console().print(render_live(now) if now.state in LIVE_STATES else render_summary(now))
@@ -110,7 +111,7 @@ def logs(root: Path, role: str, lines: int, follow: bool) -> None:
         ends[file] = file.stat().st_size
     while follow:
         time.sleep(0.5)
-        ends = {file: _print_from(file, end) for file, end in ends.items()}
+        ends = {file: _print_from(file, ends.get(file, 0)) for file in sorted(folder.glob(f"{role}*.log"))}
 
 
 def _print_from(file: Path, start: int) -> int:

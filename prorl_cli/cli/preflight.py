@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+from prorl_cli.coordinator.sampler import split
 from prorl_cli.errors import RecipeError, UserError
 from prorl_cli.recipe import Recipe, load_recipe
+from prorl_cli.rundir import shipped
 
 
 def validate(file: Path, overrides: tuple[str, ...]) -> str:
     """A line that says the recipe is good; `RecipeError` with every mistake otherwise."""
-    recipe = checked(file, overrides)
+    recipe = checked(find_recipe(file), overrides)
     return f"{file}: ok ({len(recipe.tasks)} task sources, {recipe.learner.steps} steps)"
 
 
 def checked(file: Path, overrides: tuple[str, ...]) -> Recipe:
     """The recipe, its model and its task sources proven usable."""
     recipe = load_recipe(file, overrides)
-    problems = _model_problems(recipe) + [text for i in range(len(recipe.tasks)) for text in _task_problems(recipe, i)]
+    sys.path.append(str(file.absolute().parent))  # a handler may lie beside its recipe
+    shares = split(recipe.eval.n, [spec.weight for spec in recipe.tasks])
+    problems = _model_problems(recipe)
+    for number, share in enumerate(shares):
+        problems += _task_problems(recipe, number, share)
     if problems:
         raise RecipeError(f"{file}: {len(problems)} found\n" + "\n".join(f"  {text}" for text in problems))
     return recipe
+
+
+def find_recipe(file: Path) -> Path:
+    """The file itself, or the recipe of that name that prorl ships."""
+    named = shipped("recipes") / file.with_suffix(".yaml").name
+    return named if not file.exists() and len(file.parts) == 1 and named.exists() else file
 
 
 def _model_problems(recipe: Recipe) -> list[str]:
@@ -29,12 +42,20 @@ def _model_problems(recipe: Recipe) -> list[str]:
     return [f"model: {text}" for text in check_model(recipe.model)]
 
 
-def _task_problems(recipe: Recipe, number: int) -> list[str]:
-    from prorl_cli.tasks import load_handler, open_source
-
+def _task_problems(recipe: Recipe, number: int, held_out: int) -> list[str]:
     try:
+        from prorl_cli.tasks import load_handler, open_source
+
         load_handler(recipe.tasks[number])
-        open_source(recipe.tasks[number], recipe.seed).item(0, held_out=False)
+        source = open_source(recipe.tasks[number], recipe.seed)
+        source.item(0, held_out=False)
     except UserError as error:
         return [f"tasks.{number}: {error}"]
+    except ImportError as error:
+        return [f"tasks.{number}: cannot be checked here ({error}): pip install 'prorl[train]'"]
+    if source.held_out_size is not None and source.held_out_size < held_out:
+        return [
+            f"tasks.{number}: eval.n asks for {held_out} held-out tasks of {recipe.tasks[number].source}, "
+            f"which has {source.held_out_size}: lower eval.n or give it `options: {{held_out: FILE}}`"
+        ]
     return []

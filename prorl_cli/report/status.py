@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -75,15 +74,29 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    finished: int
-    failed: dict[str, int]
-    tokens: int
+class Tally:
+    """What the trajectory logs hold, counted as it grows: keep one for a view that is drawn again and again."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._follower = TrajectoryFollower(run)
+        self.finished = 0
+        self.tokens = 0
+        self.failed = Counter[str]()
+
+    def update(self) -> None:
+        """Count what was appended since."""
+        for entry in self._follower.poll():
+            if entry.error_class is None:
+                self.finished += 1
+                self.tokens += entry.authored
+            else:
+                self.failed[str(entry.error_class)] += 1
 
 
-def read_status(run: RunDir) -> Status:
-    """The picture of `run` now."""
+def read_status(run: RunDir, tally: Tally | None = None) -> Status:
+    """The picture of `run` now; `tally` is what was counted before."""
+    counts = tally or Tally(run)
+    counts.update()
     attempt = current_attempt(run)
     recipe = read_recipe(run, attempt)
     endpoints = read_endpoints(run)
@@ -92,13 +105,12 @@ def read_status(run: RunDir) -> Status:
     state, reason = _state(run, attempt, roles)
     published = _last_of_each_step(read_rows(run, "step_published"))
     steps = _with_reward_of_all(_last_of_each_step(read_rows(run, "step")), published)
-    counts = _count(run)
     elapsed = _elapsed(run)
     return Status(
         run=str(run.root), name=recipe.name, state=state, reason=reason, attempt=attempt,
         step=max(run.weight_folders(), default=0), steps=recipe.learner.steps,
         eval=_evals(evaluations(run), recipe.learner.steps),
-        trajectories={"finished": counts.finished, "failed": counts.failed, "dropped": _dropped(published)},
+        trajectories={"finished": counts.finished, "failed": dict(counts.failed), "dropped": _dropped(published)},
         throughput=_throughput(counts, endpoints),
         learner=_learner(steps), bottleneck=_bottleneck(roles), waits=_waits(roles), roles=roles,
         reward_curve=[float(row["reward"]) for row in steps], elapsed_s=elapsed,
@@ -139,17 +151,6 @@ def _state(run: RunDir, attempt: int, roles: list[RoleStatus]) -> tuple[str, str
     return "running", ""
 
 
-def _count(run: RunDir) -> _Counts:
-    finished, tokens, failed = 0, 0, Counter[str]()
-    for entry in TrajectoryFollower(run).poll():
-        if entry.error_class is None:
-            finished += 1
-            tokens += entry.authored
-        else:
-            failed[str(entry.error_class)] += 1
-    return _Counts(finished, dict(failed), tokens)
-
-
 def _dropped(published: list[dict[str, Any]]) -> dict[str, int]:
     total = Counter[str]()
     for row in published:
@@ -162,21 +163,22 @@ def _elapsed(run: RunDir) -> float:
     return round(max(times) - run.recipe.stat().st_mtime, 1)
 
 
-def _throughput(counts: _Counts, endpoints: list[Endpoint]) -> dict[str, float]:
-    rolling = max(1.0, sum(_worker_seconds(endpoints).values()))
+def _throughput(counts: Tally, endpoints: list[Endpoint]) -> dict[str, float]:
+    rolling = max(1.0, sum(_rolling_seconds(endpoints, attempt) for attempt in {peer.attempt for peer in endpoints}))
     return {
         "trajectories_per_min": round(60 * counts.finished / rolling, 1),
         "tokens_per_s": round(counts.tokens / rolling, 1),
     }
 
 
-def _worker_seconds(endpoints: list[Endpoint]) -> dict[int, float]:
-    """Per attempt, how long rollout workers were up (the longest of those side by side)."""
-    seconds: dict[int, float] = {}
-    for peer in endpoints:
-        if peer.role == "rollout":
-            seconds[peer.attempt] = max(seconds.get(peer.attempt, 0.0), float(peer.facts.get("up_s", 0)))
-    return seconds
+def _rolling_seconds(endpoints: list[Endpoint], attempt: int) -> float:
+    """From the first rollout worker's start to the last one's newest word."""
+    spans = [
+        (peer.pid_started, peer.pid_started + float(peer.facts.get("up_s", 0)))
+        for peer in endpoints
+        if peer.role == "rollout" and peer.attempt == attempt
+    ]
+    return max((end for _, end in spans), default=0.0) - min((start for start, _ in spans), default=0.0)
 
 
 def _last_of_each_step(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -215,7 +217,7 @@ def _waits(roles: list[RoleStatus]) -> list[str]:
 
 def _bottleneck(roles: list[RoleStatus]) -> str:
     """The role that idles least: everybody else waits for it."""
-    known = [(role.idle, role.role) for role in roles if role.idle is not None]
+    known = [(role.idle, role.role) for role in roles if role.idle is not None and role.state != "dead"]
     if not known:
         return ""
     idle, name = min(known)

@@ -83,7 +83,8 @@ class Child:
 def how_it_ended(code: int | None) -> str:
     """An exit code in words."""
     if code is not None and code < 0:
-        return f"killed by {signal.Signals(-code).name}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"killed by {names.get(-code, f'signal {-code}')}"
     return f"exited with code {code}"
 
 

@@ -15,7 +15,7 @@ from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.budget import RestartBudget
 from prorl_cli.slurm.child import Child, adopt_orphans, end_descendants, how_it_ended
 from prorl_cli.slurm.plan import Plan, Process
-from prorl_cli.spool.members import Outcome, publish_outcome, read_outcome, read_stop
+from prorl_cli.spool.members import Outcome, current_attempt, publish_outcome, read_outcome, read_stop
 from prorl_cli.spool.tidy import tidy_run
 
 TICK_S = 0.1
@@ -82,11 +82,12 @@ class _Supervisor:
             child.signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while any(child.code is None for child in self._children) and time.monotonic() < deadline:
-            self._pause()
+            time.sleep(TICK_S)
         for child in self._children:
             child.signal(signal.SIGKILL)
         end_descendants()
-        tidy_run(self._run)
+        if current_attempt(self._run) == self._attempt:
+            tidy_run(self._run)
         for child in self._children:
             if child.code is not None:
                 child.bury()
