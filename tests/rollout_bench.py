@@ -69,12 +69,17 @@ class Bench:
         return await self.client.call("POST", url, changes, deadline_s=5)
 
     async def in_flight(self, count):
-        async def scripted():
-            return sum([(await self.script(number))["in_flight"] for number in range(len(self.engines))])
+        """Until at least `count` requests are in flight."""
+        await self._requests(lambda now: now >= count, 30)
 
-        end = time.monotonic() + 30
-        while await scripted() < count:
-            assert time.monotonic() < end, f"never {count} requests in flight; {self.seen()}"
+    async def none_in_flight(self):
+        """Until the engines saw that nobody waits for an answer any more: within two seconds."""
+        await self._requests(lambda now: now == 0, 2)
+
+    async def _requests(self, enough, within_s):
+        end = time.monotonic() + within_s
+        while not enough(now := sum([(await self.script(n))["in_flight"] for n in range(len(self.engines))])):
+            assert time.monotonic() < end, f"{now} requests in flight; {self.seen()}"
             await asyncio.sleep(0.02)
 
     def children(self):

@@ -68,8 +68,16 @@ async def look(box, code):
 
 
 def box_processes(worker=None):
-    """Every process that serves the boxes of process `worker` (this one), parents first."""
-    return psutil.Process(worker).children(recursive=True)
+    """Every process that serves the boxes of process `worker` (this one), parents first; not what other tests in this
+    process keep for multiprocessing."""
+    return [process for process in psutil.Process(worker).children(recursive=True) if not _of_multiprocessing(process)]
+
+
+def _of_multiprocessing(process):
+    try:
+        return any("multiprocessing" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def zygote_of(processes):
@@ -106,7 +114,7 @@ def orphans_come_here():
 def settle(known=(), within_s=5.0):
     """Wait until this process has no children but the known ones; those left are returned."""
     deadline = time.monotonic() + within_s
-    while left := [child for child in psutil.Process().children(recursive=True) if child.pid not in known]:
+    while left := [child for child in box_processes() if child.pid not in known]:
         reap(left)
         if time.monotonic() > deadline:
             return [f"{child.pid} of {child.ppid()}: {child.status()} {child.cmdline()[-2:]}" for child in left]

@@ -73,6 +73,7 @@ def killed_at_a_random_moment(run, draw):
     learner.kill()
 
 
+@pytest.mark.soak
 def test_kill_9_at_twenty_random_moments_ends_in_bit_equal_weights(undisturbed, tmp_path):
     # void_after out of reach: a death by chance must not look like poison here
     run = make_run(tmp_path / "run", recipe(void_after=10_000))

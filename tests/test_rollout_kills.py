@@ -36,7 +36,8 @@ def test_an_engine_that_hangs_is_an_engine_error_and_one_that_fails_is_left_for_
             made.group(0, range(2))
             records = await made.records(2)
             assert {r.error_class for r in records} == {ErrorClass.ENGINE}
-            assert (await made.script(0, hang=False, fail=True))["in_flight"] == 0
+            await made.none_in_flight()
+            await made.script(0, hang=False, fail=True)
             made.engines.append(made.processes.engine())
             await made.processes.endpoint(made.engines[1])
             made.group(1, range(4))
@@ -61,7 +62,7 @@ def test_a_killed_worker_leaves_its_records_and_nothing_else_and_the_next_one_go
             assert len(left) >= 6, "a verifier, the boxes' parent and four boxes"
             made.processes.kill(made.worker)
             await until(lambda: gone(left), 5, lambda: f"left behind: {[p for p in left if not gone([p])]}")
-            assert (await made.script(0))["in_flight"] == 0
+            await made.none_in_flight()
 
             await made.script(0, hang=False)
             made.worker = made.processes.worker()

@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -22,9 +24,14 @@ ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """Unless the user says otherwise. Roles share cores: a thread that spins while it waits takes another role's turn."""
 
 
-def adopt_orphans() -> None:
-    """From now on this process inherits what its children leave behind, so that it can end that too."""
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Within the block this process inherits what its children leave behind, so that it can end that too."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 class Child:

@@ -13,7 +13,7 @@ from typing import Literal
 from prorl_cli.errors import Fenced, UserError
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.budget import RestartBudget
-from prorl_cli.slurm.child import Child, adopt_orphans, end_descendants, how_it_ended
+from prorl_cli.slurm.child import Child, adopting_orphans, end_descendants, how_it_ended
 from prorl_cli.slurm.plan import Plan, Process
 from prorl_cli.spool.members import Outcome, current_attempt, publish_outcome, read_outcome, read_stop
 from prorl_cli.spool.tidy import tidy_run
@@ -33,13 +33,13 @@ NO_RESTART = UserError.exit_code
 
 def supervise(run: RunDir, attempt: int, plan: Plan, restarts: int, tick: Callable[[], None]) -> Outcome:
     """Run the plan to its outcome. `tick` is called every `TICK_S`; all processes are gone on return."""
-    adopt_orphans()
     supervisor = _Supervisor(run, attempt, restarts, tick)
-    try:
-        early = supervisor.prepare(plan.prepare) if plan.prepare is not None else None
-        return early or supervisor.loop(plan.roles)
-    finally:
-        supervisor.end()
+    with adopting_orphans():
+        try:
+            early = supervisor.prepare(plan.prepare) if plan.prepare is not None else None
+            return early or supervisor.loop(plan.roles)
+        finally:
+            supervisor.end()
 
 
 class _Supervisor:
