@@ -11,6 +11,7 @@ from prorl_cli.engine import weights
 from prorl_cli.engine.decoder import Decoder
 from prorl_cli.engine.weights import Staged, Unproved
 from prorl_cli.rundir import RunDir
+from prorl_cli.spool.tensors import tensor_digest
 from prorl_cli.spool.weights import publish_weights, read_weights
 from tests.engine_kit import digests, publish, respell, tiny_model
 
@@ -42,7 +43,7 @@ def test_bfloat16_weights_are_served_in_float32_and_proved_in_bfloat16(run):
 
     def write(folder):
         model.save_pretrained(folder)
-        return {name: weights.digest(tensor) for name, tensor in load_file(folder / "model.safetensors").items()}
+        return {name: tensor_digest(tensor) for name, tensor in load_file(folder / "model.safetensors").items()}
 
     publish_weights(run, 0, write)
     folder, manifest = read_weights(run, 0)
@@ -96,7 +97,7 @@ def test_a_file_that_is_whole_but_not_what_was_trained_is_found(run):
 def staged(model, edit=lambda tensors: None):
     tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     edit(tensors)
-    return Staged(version=1, tensors=tensors, digests={name: weights.digest(t) for name, t in tensors.items()})
+    return Staged(version=1, tensors=tensors, digests={name: tensor_digest(t) for name, t in tensors.items()})
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from prorl_cli.errors import Fenced, UserError
 from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.members import claim_attempt
+from prorl_cli.spool.tensors import tensor_digest
 from prorl_cli.spool.weights import read_weights, verify_weights
 from prorl_cli.warmstart.__main__ import start
 from prorl_cli.warmstart.cache import content_key
-from prorl_cli.warmstart.folder import digest
 from prorl_cli.warmstart.training import batches, schedule
 from tests.warmstart_parts import SMALL, TASKS, begin, finish, run_of
 
@@ -60,7 +60,7 @@ def test_transformers_loads_the_folder_untied_and_with_its_tokenizer(made):
     assert not model.config.tie_word_embeddings
     assert model.lm_head.weight.data_ptr() != model.model.embed_tokens.weight.data_ptr()
     assert not torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
-    assert {name: digest(tensor) for name, tensor in model.state_dict().items()} == manifest.tensors
+    assert {name: tensor_digest(tensor) for name, tensor in model.state_dict().items()} == manifest.tensors
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert len(tokenizer) == VOCAB_SIZE == model.config.vocab_size
     assert tokenizer.encode("3 cups at 4. Total?") == encode("3 cups at 4. Total?")

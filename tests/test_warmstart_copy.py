@@ -18,10 +18,10 @@ from prorl_cli.engine.weights import build_model, load, stage
 from prorl_cli.errors import UserError
 from prorl_cli.learner.torch_trainer import TorchTrainer
 from prorl_cli.recipe import Recipe
+from prorl_cli.spool.tensors import tensor_digest
 from prorl_cli.spool.weights import read_weights, verify_weights
 from prorl_cli.warmstart import check_model
 from prorl_cli.warmstart.__main__ import start
-from prorl_cli.warmstart.folder import digest
 from tests.warmstart_parts import begin, finish, run_of
 
 
@@ -64,7 +64,7 @@ def test_a_model_is_copied_untied_and_answers_as_before(tmp_path, tied, capsys):
     loaded = AutoModelForCausalLM.from_pretrained(folder)
     assert not loaded.config.tie_word_embeddings
     assert loaded.lm_head.weight.data_ptr() != loaded.model.embed_tokens.weight.data_ptr()
-    assert {name: digest(tensor) for name, tensor in loaded.state_dict().items()} == manifest.tensors
+    assert {name: tensor_digest(tensor) for name, tensor in loaded.state_dict().items()} == manifest.tensors
     assert torch.equal(logits(folder), logits(model))
     assert len(AutoTokenizer.from_pretrained(folder)) == VOCAB_SIZE
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 1

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from prorl_cli import fsio
 from prorl_cli.errors import ProrlError
+from prorl_cli.spool.tensors import tensor_digest
 from prorl_cli.spool.weights import WeightManifest
 
 SUFFIX = ".safetensors"
@@ -51,7 +52,7 @@ def stage(folder: Path, manifest: WeightManifest) -> Staged:
         if data is None or hashlib.sha256(data).hexdigest() != manifest.files[name].sha256:
             raise Unproved(f"{folder / name} is not the file that its manifest names")
         tensors |= parse_safetensors(data)
-    _same({name: digest(tensor) for name, tensor in tensors.items()}, manifest.tensors, f"{folder}")
+    _same({name: tensor_digest(tensor) for name, tensor in tensors.items()}, manifest.tensors, f"{folder}")
     return Staged(version=manifest.version, tensors=tensors, digests=manifest.tensors)
 
 
@@ -62,13 +63,8 @@ def load(model: Any, staged: Staged) -> None:
     for name, tensor in staged.tensors.items():
         state[name].copy_(tensor)
     # A stored bfloat16 is exact in float32, so casting back proves the very bytes of the manifest.
-    held = {name: digest(state[name].to(tensor.dtype)) for name, tensor in staged.tensors.items()}
+    held = {name: tensor_digest(state[name].to(tensor.dtype)) for name, tensor in staged.tensors.items()}
     _same(held, staged.digests, f"version {staged.version} in the model")
-
-
-def digest(tensor: torch.Tensor) -> str:
-    """SHA-256 (hex) of the raw little-endian bytes."""
-    return hashlib.sha256(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
 
 def _complete(state: dict[str, torch.Tensor], staged: Staged) -> None:

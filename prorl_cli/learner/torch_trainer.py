@@ -6,7 +6,6 @@ Dropout stays off, so that π_old, which is the first update's own forward pass,
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from prorl_cli.errors import ProrlError
 from prorl_cli.learner.batch import Batch, Row, micro_batches
 from prorl_cli.learner.trainer import Diverged, Interrupted, StepNumbers, StepStats
 from prorl_cli.recipe import Recipe
+from prorl_cli.spool.tensors import tensor_digest
 
 STATE = "trainer.pt"
 WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")
@@ -224,7 +224,7 @@ class TorchTrainer:
         return self.digests()
 
     def digests(self) -> dict[str, str]:
-        return {name: hashlib.sha256(tensor.numpy().data).hexdigest() for name, tensor in self._tensors().items()}
+        return {name: tensor_digest(tensor) for name, tensor in self._tensors().items()}
 
     def _tensors(self) -> dict[str, Tensor]:
         """What an HF folder holds: each storage once (tied weights under their first name)."""

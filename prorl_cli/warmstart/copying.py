@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from prorl_cli.errors import UserError
-from prorl_cli.warmstart.folder import digest
+from prorl_cli.spool.tensors import tensor_digest
 
 COPIED = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -40,7 +40,7 @@ def copy_model(model: Path, folder: Path) -> dict[str, str]:
     (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2) + "\n")
     _require_same_names(folder, tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return {name: digest(tensor) for name, tensor in tensors.items()}
+    return {name: tensor_digest(tensor) for name, tensor in tensors.items()}
 
 
 def _load(model: Path) -> Any:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +18,3 @@ class Folder:
         for name, data in self.files.items():
             (path / name).write_bytes(data)
         return self.tensors
-
-
-def digest(tensor: Any) -> str:
-    """SHA-256 (hex) of a torch tensor's raw little-endian bytes, whatever its type."""
-    import torch
-
-    return hashlib.sha256(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()

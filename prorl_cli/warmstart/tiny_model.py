@@ -17,7 +17,8 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from prorl_cli.agent import build_tiny_tokenizer
 from prorl_cli.agent.tiny import BOS, END, VOCAB_SIZE
 from prorl_cli.recipe import Recipe
-from prorl_cli.warmstart.folder import Folder, digest
+from prorl_cli.spool.tensors import tensor_digest
+from prorl_cli.warmstart.folder import Folder
 
 HEAD = 32
 """Width of a head: the narrowest that vLLM's attention kernels serve."""
@@ -54,7 +55,7 @@ def as_folder(model: Any) -> Folder:
         "generation_config.json": _json(json.loads(generation.to_json_string())),
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
     }
-    return Folder(files=files, tensors={name: digest(tensor) for name, tensor in tensors.items()})
+    return Folder(files=files, tensors={name: tensor_digest(tensor) for name, tensor in tensors.items()})
 
 
 def _tokenizer() -> dict[str, bytes]:
