@@ -157,6 +157,37 @@ def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path, recipe):
     assert "cannot create the run directory" in refused(tmp_path, "launch", recipe, "--run-dir", "locked/run")
 
 
+FILL_AND_FREE = """
+mount -t tmpfs -o size={size} tmpfs {small} && head -c 300000 /dev/zero > {small}/filler
+{python} -m prorl_cli launch {recipe} --run-dir {small}/run --set learner.steps=100000 > {folder}/full.out 2> {folder}/full.err
+echo code $?
+rm {small}/filler; mount -o remount,size=200m {small}
+{python} -m prorl_cli resume {small}/run --set learner.steps=$(($(ls {small}/run/spool/steps | wc -l) + 3)) > {folder}/freed.out 2> {folder}/freed.err
+echo code $?
+"""
+
+
+def test_a_disk_that_fills_in_the_middle_stops_the_run_in_words_and_a_resume_goes_on_when_there_is_room(
+    tmp_path, recipe
+):
+    small = tmp_path / "small"
+    small.mkdir()
+    script = FILL_AND_FREE.format(size="2m", small=small, python=sys.executable, recipe=recipe, folder=tmp_path)
+    result = subprocess.run(
+        ["unshare", "-Urm", "bash", "-c", script],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    said = (tmp_path / "full.err").read_text()
+    assert result.stdout.splitlines() in (["code 1", "code 0"], ["code 3", "code 0"]), (
+        said + (tmp_path / "freed.err").read_text()
+    )
+    assert "No space left on device" in said and "prorl resume" in said and "Traceback" not in said
+
+
 def test_a_full_disk_is_one_clear_report_and_leaves_nothing(tmp_path, recipe):
     unshare = shutil.which("unshare")
     small = tmp_path / "small"

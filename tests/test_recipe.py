@@ -84,7 +84,10 @@ def test_sampling_that_biases_the_ratio_is_refused_with_its_reason(write):
         ("- 1\n- 2", "a recipe is a mapping"),
         ("", "a recipe is a mapping"),
         ("just words", "a recipe is a mapping"),
-        ("a: *nowhere", "undefined alias"),
+        ("a: *nowhere", "aliases are not supported"),
+        ("a: &x [1]\nb: *x", "aliases are not supported"),
+        ("a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]", "aliases are not supported"),
+        ("a: " + "[" * 100_000, "nested too deeply"),
     ],
 )
 def test_broken_yaml_is_one_clear_report(write, text, expected):

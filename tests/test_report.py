@@ -11,7 +11,7 @@ from rich.console import Console
 from prorl_cli.errors import RunDirError
 from prorl_cli.metrics import Recorder, read_rows
 from prorl_cli.recipe import Recipe
-from prorl_cli.report import Tally, read_status, render_live, render_summary
+from prorl_cli.report import Tally, read_status, render_live, render_summary, shown
 from prorl_cli.report.chart import draw, shrink, sparkline
 from prorl_cli.report.samples import Wanted, pick_samples, transcript
 from prorl_cli.rundir import RunDir
@@ -40,7 +40,7 @@ def trajectory(group, member, reward, error=None):
     sequence = Sequence.pack([5, 6, 7, 8], [0, 0, 1, 1], [0, 0, -0.5, -0.25], [VersionSpan(version=0, start=2, end=4)])
     return Trajectory(
         group=group, member=member, tried=0, purpose=Purpose.TRAIN, task=TaskRef(task=0, domain="math", index=group),
-        sequences=() if error else (sequence,), sampling={}, tool_calls=(), reward=0.0 if error else reward, reward_parts={},
+        error="the engine is gone" if error else "", sequences=() if error else (sequence,), sampling={}, tool_calls=(), reward=0.0 if error else reward, reward_parts={},
         stop_reason=StopReason.NONE if error else StopReason.ANSWERED, error_class=error, worker="w",
     )  # fmt: skip
 
@@ -175,9 +175,15 @@ def test_the_pictures_say_what_the_status_knows(run):
     text = console.export_text()
     for expected in (
         "pass@1 before training 0.250 ± 0.030", "pass@1 after training  0.750", "+0.500", "6 finished", "1 engine",
-        "4 zero_variance", "2.00 s per step", "learner waits for a manifest", "prorl samples", "bottleneck",
+        "4 zero_variance", "2.00 s per step", "learner waits for a manifest", "prorl samples", "bottleneck", "first error   engine: the engine is gone",
     ):  # fmt: skip
         assert expected in text
+
+
+def test_a_path_is_shown_as_one_would_type_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "runs" / "a b's") == "'runs/a b'\"'\"'s'"
+    assert shown(tmp_path.parent) == str(tmp_path.parent)
 
 
 def test_samples_are_chosen_by_reward_and_by_failure(run):

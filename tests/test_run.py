@@ -115,6 +115,12 @@ def test_an_export_is_a_folder_that_transformers_loads_and_eval_scores(folder, r
     assert json.loads(result.stdout)["n"] == 12
 
 
+def test_a_resume_of_what_is_done_says_so_and_starts_nothing(folder, run):
+    again = prorl(folder, "resume", "run")
+    assert again.returncode == 0 and "is done" in again.stdout
+    assert run.attempts() == [1]
+
+
 def test_resume_takes_more_steps_shows_the_change_and_refuses_what_would_lie(folder, run):
     for override, expected in (
         ("seed=9", "cannot change seed"),

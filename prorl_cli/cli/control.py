@@ -73,6 +73,15 @@ def _best(run: RunDir) -> int:
     return max(scores, key=lambda version: (scores[version], version))
 
 
+def _verdict(findings: int) -> str:
+    if not findings:
+        return "every stored byte is as it was written"
+    return (
+        f"findings: {findings}. `truncated` and `incomplete` are the last, unfinished writes of killed or running "
+        "processes, and nothing committed is lost; `corrupt` is damage"
+    )
+
+
 def verify(root: Path, as_json: bool) -> int:
     """Print every finding; 0 when nothing is corrupt, else 1."""
     findings = list(verify_run(RunDir.open(root)))
@@ -82,5 +91,5 @@ def verify(root: Path, as_json: bool) -> int:
     else:
         for row in rows:
             print(f"{row['file']}:{row['offset']}: {row['kind']}: {row['what']}")  # noqa: T201
-        print(f"{len(rows)} findings" if rows else "every stored byte is as it was written")  # noqa: T201
+        print(_verdict(len(rows)))  # noqa: T201
     return 1 if any(row["kind"] == "corrupt" for row in rows) else 0

@@ -20,11 +20,11 @@ from prorl_cli.cli.snapshot import provenance, snapshot_code
 from prorl_cli.errors import RunDirError, Unfinished, UserError
 from prorl_cli.fsio import publish
 from prorl_cli.recipe import Recipe, with_overrides
-from prorl_cli.report import read_status, render_summary
+from prorl_cli.report import read_status, render_summary, shown
 from prorl_cli.report.status import read_recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm import plan_processes, supervise
-from prorl_cli.spool.members import Outcome, StopOrder, order_restore, order_stop, read_stop
+from prorl_cli.spool.members import Outcome, StopOrder, order_restore, order_stop, read_outcome, read_stop
 
 EXIT = {"done": 0, "failed": 1, "starved": 1, "stopped": Unfinished.exit_code}
 
@@ -47,8 +47,12 @@ def launch(file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, dry_
 def resume(root: Path, overrides: tuple[str, ...], restore: int | None) -> int:
     """Start the next attempt of a run; returns the exit code."""
     run = RunDir.open(root)
-    before = read_recipe(run, max(run.attempts(), default=1))
+    last = max(run.attempts(), default=1)
+    before = read_recipe(run, last)
     recipe = with_overrides(before, overrides)
+    if restore is None and recipe == before and (ended := read_outcome(run, last)) and ended.state == "done":
+        print(f"{root} is done: {ended.reason}; go further with --set learner.steps=N")  # noqa: T201
+        return 0
     for line in differences(before, recipe, max(run.weight_folders(), default=0)):
         print(line)  # noqa: T201
     if restore is not None and restore not in (0, *run.checkpoint_steps()):
@@ -103,9 +107,12 @@ def _attempt(run: RunDir, recipe: Recipe, restore: int | None = None) -> Outcome
     signal.signal(signal.SIGINT, lambda *_: _interrupted(run, number, console))
     signal.signal(signal.SIGTERM, lambda *_: order_stop(run, number, StopOrder(mode="now", deadline_s=0.0)))
     console.print(f"run directory {run.root}")
-    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
-        plan = plan_processes(recipe, has_weights=bool(run.weight_folders()))
-        return supervise(run, number, plan, recipe.cluster.restarts, Painter(run, number, live))
+    plan = plan_processes(recipe, has_weights=bool(run.weight_folders()))
+    try:
+        with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
+            return supervise(run, number, plan, recipe.cluster.restarts, Painter(run, number, live))
+    except RunDirError as error:
+        raise Unfinished(f"the run stopped: {error}") from error
 
 
 def _interrupted(run: RunDir, attempt: int, console: Console) -> None:
@@ -117,11 +124,11 @@ def _interrupted(run: RunDir, attempt: int, console: Console) -> None:
 
 
 def _show(run: RunDir, outcome: Outcome) -> int:
-    Console().print(render_summary(read_status(run)))
+    Console().print(render_summary(read_status(run)), soft_wrap=True)
     if outcome.state != "done":
         Console(stderr=True).print(f"{outcome.state}: {outcome.reason}", style="red", markup=False)
     if outcome.state == "stopped":
-        print(f"go on with: prorl resume {run.root}")  # noqa: T201
+        print(f"go on with: prorl resume {shown(run.root)}")  # noqa: T201
     return EXIT[outcome.state]
 
 

@@ -37,7 +37,7 @@ def status(root: Path, as_json: bool, follow: bool) -> None:
             while (now := read_status(run, tally)).state in LIVE_STATES:
                 live.update(render_live(now), refresh=True)
                 time.sleep(1.0)
-    Console().print(render_live(now) if now.state in LIVE_STATES else render_summary(now))
+    Console().print(render_live(now) if now.state in LIVE_STATES else render_summary(now), soft_wrap=True)
 
 
 def order_of(*, worst: bool, best: bool, failed: bool) -> str:
@@ -58,7 +58,7 @@ def samples(root: Path, order: str, step: int | None, count: int, as_json: bool)
         return
     console = Console()
     if not found:
-        console.print("no such trajectories yet")
+        console.print("no such trajectories")
     for trajectory in found:
         _print_sample(console, trajectory, decode)
 
@@ -107,7 +107,7 @@ def logs(root: Path, role: str, lines: int, follow: bool) -> None:
         raise UserError(f"no log of {role or 'any role'!r} in {folder}; there are: {', '.join(known) or 'none'}")
     ends = {}
     for file in files:
-        print(f"── {file.stem}\n{tail(file, lines)}")  # noqa: T201
+        print(f"── {file.stem}\n{tail(file, lines) or '(empty)'}")  # noqa: T201
         ends[file] = file.stat().st_size
     while follow:
         time.sleep(0.5)

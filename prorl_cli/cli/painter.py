@@ -41,7 +41,7 @@ class Painter:
         if self._live.console.is_terminal:
             self._live.update(picture, refresh=True)
         else:
-            self._live.console.print(picture)
+            self._live.console.print(picture, soft_wrap=True)
 
     def _picture(self) -> RenderableType:
         if not self._run.weight_folders():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prorl_cli.coordinator.sampler import split
 from prorl_cli.errors import RecipeError, UserError
-from prorl_cli.recipe import Recipe, load_recipe
+from prorl_cli.recipe import Recipe, counted, load_recipe
 from prorl_cli.rundir import shipped
 
 
@@ -26,7 +26,7 @@ def checked(file: Path, overrides: tuple[str, ...]) -> Recipe:
     for number, share in enumerate(shares):
         problems += _task_problems(recipe, number, share)
     if problems:
-        raise RecipeError(f"{file}: {len(problems)} found\n" + "\n".join(f"  {text}" for text in problems))
+        raise RecipeError(f"{file}: {counted(problems)}\n" + "\n".join(f"  {text}" for text in problems))
     return recipe
 
 

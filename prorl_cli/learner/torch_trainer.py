@@ -6,6 +6,7 @@ Dropout stays off, so that π_old, which is the first update's own forward pass,
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
@@ -202,7 +203,9 @@ class TorchTrainer:
             "optimizer": self._optimizer.state_dict(),
             "random": torch.get_rng_state(),
         }
-        torch.save(state, folder / STATE)
+        packed = io.BytesIO()
+        torch.save(state, packed)
+        (folder / STATE).write_bytes(packed.getbuffer())
 
     def restore(self, folder: Path) -> None:
         state = torch.load(folder / STATE, weights_only=True)
@@ -220,7 +223,8 @@ class TorchTrainer:
         config = json.loads((folder / "config.json").read_text())
         config.pop("torch_dtype", None)
         (folder / "config.json").write_text(json.dumps({**config, "dtype": "float32"}, indent=2) + "\n")
-        save_file(self._tensors(), folder / "model.safetensors", metadata={"format": "pt"})
+        # Serialised first, so that a full disk is an OSError with its errno and not the library's own error.
+        (folder / "model.safetensors").write_bytes(serialize(self._tensors(), metadata={"format": "pt"}))
         return self.digests()
 
     def digests(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ import difflib
 import itertools
 import json
 import types
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -152,9 +153,13 @@ def _model_in(annotation: Any) -> Any:
 
 def _report(name: str, lines: Lines, problems: list[Problem]) -> str:
     ordered = sorted(problems, key=lambda problem: _line(problem, lines))
-    count = "1 mistake" if len(ordered) == 1 else f"{len(ordered)} mistakes"
     rows = [_row(name, problem, lines) for problem in ordered]
-    return f"{name}: {count}\n" + "\n".join(rows)
+    return f"{name}: {counted(ordered)}\n" + "\n".join(rows)
+
+
+def counted(problems: Sized) -> str:
+    """`1 mistake`, `3 mistakes`."""
+    return "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
 
 
 def _row(name: str, problem: Problem, lines: Lines) -> str:

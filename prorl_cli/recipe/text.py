@@ -25,7 +25,15 @@ class Problem:
 
 
 class _Yaml12(yaml.SafeLoader):
-    """SafeLoader without YAML 1.1's sexagesimals, octals and yes/no/on/off booleans."""
+    """SafeLoader without YAML 1.1's sexagesimals, octals and yes/no/on/off booleans, and without aliases: aliases of
+    aliases grow without bound."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next node, unless it is an alias."""
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases are not supported: write it out", mark)
+        return super().compose_node(parent, index)
 
 
 _Yaml12.yaml_implicit_resolvers = {}
@@ -68,6 +76,8 @@ def parse_yaml(text: str) -> tuple[Any, Lines, list[Problem]]:
         return None, {}, [Problem(path=(), text=f"not valid YAML: {words}", line=mark.line + 1 if mark else 0)]
     except yaml.YAMLError as error:
         return None, {}, [Problem(path=(), text=f"not valid YAML: {error}")]
+    except RecursionError:
+        return None, {}, [Problem(path=(), text="nested too deeply for a recipe")]
     finally:
         loader.dispose()
 

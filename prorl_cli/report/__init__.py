@@ -3,7 +3,7 @@
 Refuses to change anything; called by the command line.
 """
 
-from prorl_cli.report.screen import render_live, render_summary
+from prorl_cli.report.screen import render_live, render_summary, shown
 from prorl_cli.report.status import Status, Tally, read_status
 
-__all__ = ["Status", "Tally", "read_status", "render_live", "render_summary"]
+__all__ = ["Status", "Tally", "read_status", "render_live", "render_summary", "shown"]

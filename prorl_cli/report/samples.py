@@ -10,7 +10,7 @@ from prorl_cli.errors import CorruptRecord
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.steps import read_step
 from prorl_cli.spool.trajectories import Entry, TrajectoryFollower, read_trajectory
-from prorl_cli.trajectory import Sequence, Trajectory
+from prorl_cli.trajectory import Purpose, Sequence, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Wanted:
 
 
 def pick_samples(run: RunDir, wanted: Wanted) -> list[Trajectory]:
-    """The wanted trajectories that can be read."""
+    """The wanted trajectories that can be read: of training, or of an evaluation where there was no training."""
     found = []
     for entry in _choose(_candidates(run, wanted.step), wanted):
         try:
@@ -38,7 +38,7 @@ def pick_samples(run: RunDir, wanted: Wanted) -> list[Trajectory]:
 def _candidates(run: RunDir, step: int | None) -> Iterable[Entry]:
     entries = TrajectoryFollower(run).poll()
     if step is None:
-        return entries
+        return [entry for entry in entries if entry.purpose is Purpose.TRAIN] or entries
     manifest = read_step(run, step)
     members = {(ref.writer, ref.seq) for ref in manifest.records} if manifest else set()
     return [entry for entry in entries if (entry.writer, entry.seq) in members]

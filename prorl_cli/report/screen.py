@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
@@ -28,7 +31,7 @@ def render_live(status: Status) -> RenderableType:
         parts.append(Text(f"reward  {sparkline(status.reward_curve)}  {reward:.3f} (mean of the last 10 steps)"))
     parts += [Text(line) for line in _evaluations(status)]
     parts += [_rates(status), _roles(status.roles)]
-    parts += [Text(f"  {wait}", style="dim") for wait in status.waits]
+    parts += [*_errors(status), *(Text(f"  {wait}", style="dim") for wait in status.waits)]
     return Group(*parts)
 
 
@@ -40,6 +43,7 @@ def render_summary(status: Status) -> RenderableType:
         parts.append(Text(f"\ntraining reward, step 1 to {len(status.reward_curve)}"))
         parts += [Text(line, style="cyan") for line in draw(status.reward_curve)]
     parts += [Text(""), _rates(status), Text(_drops(status))]
+    parts += _errors(status)
     if status.bottleneck:
         parts.append(Text(f"bottleneck    {status.bottleneck}"))
     parts += [Text(""), *(Text(f"  {command}", style="dim") for command in _further(status))]
@@ -49,7 +53,10 @@ def render_summary(status: Status) -> RenderableType:
 def _headline(status: Status) -> Text:
     text = Text(f"{status.name}  ", style="bold")
     text.append(status.state, style=STATE_STYLE.get(status.state, "yellow"))
-    text.append(f"  step {status.step}/{status.steps}  {status.elapsed_s / 60:.1f} min  {status.run}", style="default")
+    text.append(
+        f"  step {status.step}/{status.steps}  {status.elapsed_s / 60:.1f} min  {shown(Path(status.run))}",
+        style="default",
+    )
     if status.reason and status.state != "done":
         text.append(f"\n  {status.reason}", style="yellow")
     return text
@@ -74,7 +81,8 @@ def _spell(name: str) -> str:
 
 def _score(found: EvalStatus) -> str:
     domains = ", ".join(f"{domain} {value:.3f}" for domain, value in found.by_domain.items())
-    return f"{found.pass_at_1:.3f} ± {found.stderr:.3f}  (n = {found.n}, T = 1; {domains})"
+    failed = f", {found.failed} more failed" if found.failed else ""
+    return f"{found.pass_at_1:.3f} ± {found.stderr:.3f}  (n = {found.n}{failed}, T = 1; {domains})"
 
 
 def _rates(status: Status) -> Text:
@@ -91,6 +99,12 @@ def _drops(status: Status) -> str:
     counts = status.trajectories
     failed, dropped = _classes(counts["failed"]), _classes(counts["dropped"])
     return f"trajectories  {counts['finished']} finished; failed: {failed}; dropped: {dropped}"
+
+
+def _errors(status: Status) -> list[RenderableType]:
+    return [
+        Text(f"first error   {name}: {text.splitlines()[0][:200]}", style="red") for name, text in status.errors.items()
+    ]
 
 
 def _classes(counts: dict[str, int]) -> str:
@@ -119,10 +133,16 @@ def _number(value: int) -> str:
 
 
 def _further(status: Status) -> list[str]:
-    run = status.run
+    run = shown(Path(status.run))
     return [
-        f"prorl samples {run} --worst     transcripts, worst first (also --best, --failed, --step N)",
-        f"prorl status {run} --json       all of this for machines",
-        f"prorl logs {run} learner        a role's log",
-        f"prorl export {run} OUT          the trained model as a Hugging Face folder",
+        f"prorl samples {run} --worst   transcripts (also --best, --failed, --step N)",
+        f"prorl status {run} --json     all of this for machines",
+        f"prorl logs {run} learner      a role's log",
+        f"prorl export {run} OUT        the model as a Hugging Face folder",
     ]
+
+
+def shown(path: Path) -> str:
+    """A path as a person would type it into a shell here."""
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) and path != here else path))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from prorl_cli.errors import RunDirError
+from prorl_cli.errors import CorruptRecord, RunDirError
 from prorl_cli.metrics import read_rows
 from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
@@ -23,7 +23,7 @@ from prorl_cli.spool.members import (
     read_outcome,
     read_stop,
 )
-from prorl_cli.spool.trajectories import TrajectoryFollower
+from prorl_cli.spool.trajectories import Entry, TrajectoryFollower, read_trajectory
 
 SILENT_S = 15.0
 """A heartbeat older than this, by the reader's clock on the endpoint file, is shown as silent."""
@@ -51,6 +51,7 @@ class EvalStatus(msgspec.Struct, frozen=True, kw_only=True):
     stderr: float
     n: int
     by_domain: dict[str, float]
+    failed: int
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     eval: dict[str, EvalStatus]
     trajectories: dict[str, Any]
+    errors: dict[str, str]
     throughput: dict[str, float]
     learner: dict[str, float]
     bottleneck: str
@@ -78,10 +80,12 @@ class Tally:
     """What the trajectory logs hold, counted as it grows: keep one for a view that is drawn again and again."""
 
     def __init__(self, run: RunDir) -> None:
+        self._run = run
         self._follower = TrajectoryFollower(run)
         self.finished = 0
         self.tokens = 0
         self.failed = Counter[str]()
+        self._examples: dict[str, Entry] = {}
 
     def update(self) -> None:
         """Count what was appended since."""
@@ -91,6 +95,18 @@ class Tally:
                 self.tokens += entry.authored
             else:
                 self.failed[str(entry.error_class)] += 1
+                self._examples.setdefault(str(entry.error_class), entry)
+
+    def errors(self) -> dict[str, str]:
+        """The first error of each class, in its own words."""
+        found = {name: self._error(entry) for name, entry in self._examples.items()}
+        return {name: text for name, text in found.items() if text}
+
+    def _error(self, entry: Entry) -> str:
+        try:
+            return read_trajectory(self._run, entry).error
+        except CorruptRecord:
+            return ""
 
 
 def read_status(run: RunDir, tally: Tally | None = None) -> Status:
@@ -111,8 +127,10 @@ def read_status(run: RunDir, tally: Tally | None = None) -> Status:
         step=max(run.weight_folders(), default=0), steps=recipe.learner.steps,
         eval=_evals(evaluations(run), recipe.learner.steps),
         trajectories={"finished": counts.finished, "failed": dict(counts.failed), "dropped": _dropped(published)},
+        errors=counts.errors(),
         throughput=_throughput(counts, endpoints),
-        learner=_learner(steps), bottleneck=_bottleneck(roles), waits=_waits(roles), roles=roles,
+        learner=_learner(steps), bottleneck=_bottleneck(roles) if counts.finished else "",
+        waits=_waits(roles), roles=roles,
         reward_curve=[float(row["reward"]) for row in steps], elapsed_s=elapsed,
     )  # fmt: skip
 
@@ -206,7 +224,7 @@ def _evals(found: dict[int, Evaluation], steps: int) -> dict[str, EvalStatus]:
         name = "before" if version == 0 else "after" if version == steps else str(version)
         named[name] = EvalStatus(
             version=version, pass_at_1=evaluation.pass_at_1, stderr=evaluation.stderr, n=evaluation.n,
-            by_domain=evaluation.by_domain,
+            by_domain=evaluation.by_domain, failed=evaluation.failed,
         )  # fmt: skip
     return named
 

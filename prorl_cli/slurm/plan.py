@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,9 +33,9 @@ class Plan:
     def lines(self, root: Path) -> Iterator[str]:
         """What would be started, for `--dry-run`."""
         if self.prepare is not None:
-            yield f"first  {self.prepare.name:<14} {' '.join(self.prepare.command(root))}"
+            yield f"first  {self.prepare.name:<14} {shlex.join(self.prepare.command(root))}"
         for role in self.roles:
-            yield f"then   {role.name:<14} {' '.join(role.command(root))}"
+            yield f"then   {role.name:<14} {shlex.join(role.command(root))}"
 
 
 def plan_processes(recipe: Recipe, *, has_weights: bool) -> Plan:
