@@ -8,6 +8,42 @@ PARTS = {
     "bwrap": "bubblewrap (Debian: apt-get install bubblewrap)",
 }
 
+WHOLE_PROCESSES = frozenset(
+    [
+        "test_run",
+        "test_cli",
+        "test_coordinator_process",
+        "test_engine_process",
+        "test_engine_server",
+        "test_engine_swap",
+        "test_learner_kills",
+        "test_learner_process",
+        "test_packaging",
+        "test_rollout_kills",
+        "test_rollout_worker",
+        "test_router_service",
+        "test_sandbox_box",
+        "test_sandbox_kill",
+        "test_sandbox_limits",
+        "test_sandbox_walls",
+        "test_slurm_local",
+        "test_spool_kill",
+        "test_spool_refused",
+        "test_tasks_sources",
+        "test_tasks_verifiers",
+        "test_warmstart",
+        "test_warmstart_cache",
+        "test_warmstart_copy",
+    ]
+)
+"""Files whose tests start real processes, most of them with torch: left out of `make quick`."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem in WHOLE_PROCESSES:
+            item.add_marker("slow")
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch, tmp_path):
