@@ -22,4 +22,4 @@ def main() -> None:
 
 def _print_error(text: str) -> None:
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
-    print(f"{red}prorl: {text}{plain}", file=sys.stderr)  # noqa: T201  (the last word to the user)
+    print(f"{red}prorl: {text}{plain}", file=sys.stderr)

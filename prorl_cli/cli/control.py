@@ -87,9 +87,9 @@ def verify(root: Path, as_json: bool) -> int:
     findings = list(verify_run(RunDir.open(root)))
     rows = [{"file": str(f.file), "offset": f.offset, "kind": f.kind, "what": f.what} for f in findings]
     if as_json:
-        print(json.dumps(rows, indent=2))  # noqa: T201
+        print(json.dumps(rows, indent=2))
     else:
         for row in rows:
-            print(f"{row['file']}:{row['offset']}: {row['kind']}: {row['what']}")  # noqa: T201
-        print(_verdict(len(rows)))  # noqa: T201
+            print(f"{row['file']}:{row['offset']}: {row['kind']}: {row['what']}")
+        print(_verdict(len(rows)))
     return 1 if any(row["kind"] == "corrupt" for row in rows) else 0

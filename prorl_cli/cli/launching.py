@@ -38,7 +38,7 @@ def launch(file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, dry_
     recipe = preflight.checked(file, overrides)
     root = (run_dir or _default_folder(recipe.name)).absolute()
     if dry_run:
-        print("\n".join([f"run directory  {root}", *plan_processes(recipe, has_weights=False).lines(root)]))  # noqa: T201
+        print("\n".join([f"run directory  {root}", *plan_processes(recipe, has_weights=False).lines(root)]))
         return 0
     run = _create(root, file, recipe)
     return _show(run, _attempt(run, recipe))
@@ -51,10 +51,10 @@ def resume(root: Path, overrides: tuple[str, ...], restore: int | None) -> int:
     before = read_recipe(run, last)
     recipe = with_overrides(before, overrides)
     if restore is None and recipe == before and (ended := read_outcome(run, last)) and ended.state == "done":
-        print(f"{root} is done: {ended.reason}; go further with --set learner.steps=N")  # noqa: T201
+        print(f"{root} is done: {ended.reason}; go further with --set learner.steps=N")
         return 0
     for line in differences(before, recipe, max(run.weight_folders(), default=0)):
-        print(line)  # noqa: T201
+        print(line)
     if restore is not None and restore not in (0, *run.checkpoint_steps()):
         kept = ", ".join(map(str, [0, *run.checkpoint_steps()]))
         raise UserError(f"there is no checkpoint of step {restore} to restore; there are: {kept}")
@@ -72,7 +72,7 @@ def evaluate(model: Path, file: Path, run_dir: Path | None, overrides: tuple[str
     outcome = _attempt(run, recipe)
     if outcome.state == "done" and as_json:
         found = read_status(run).eval["before"]
-        print(json.dumps({"pass_at_1": found.pass_at_1, "stderr": found.stderr, "n": found.n}))  # noqa: T201
+        print(json.dumps({"pass_at_1": found.pass_at_1, "stderr": found.stderr, "n": found.n}))
         return 0
     return _show(run, outcome)
 
@@ -106,7 +106,7 @@ def _attempt(run: RunDir, recipe: Recipe, restore: int | None = None) -> Outcome
     console = Console(stderr=True)
     signal.signal(signal.SIGINT, lambda *_: _interrupted(run, number, console))
     signal.signal(signal.SIGTERM, lambda *_: order_stop(run, number, StopOrder(mode="now", deadline_s=0.0)))
-    console.print(f"run directory {run.root}")
+    console.print(f"run directory {run.root}", markup=False, soft_wrap=True)
     plan = plan_processes(recipe, has_weights=bool(run.weight_folders()))
     try:
         with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
@@ -128,7 +128,7 @@ def _show(run: RunDir, outcome: Outcome) -> int:
     if outcome.state != "done":
         Console(stderr=True).print(f"{outcome.state}: {outcome.reason}", style="red", markup=False)
     if outcome.state == "stopped":
-        print(f"go on with: prorl resume {shown(run.root)}")  # noqa: T201
+        print(f"go on with: prorl resume {shown(run.root)}")
     return EXIT[outcome.state]
 
 

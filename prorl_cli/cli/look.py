@@ -29,7 +29,7 @@ def status(root: Path, as_json: bool, follow: bool) -> None:
     run = RunDir.open(root)
     now = read_status(run)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(now), indent=2).decode())  # noqa: T201
+        print(msgspec.json.format(msgspec.json.encode(now), indent=2).decode())
         return
     if follow and now.state in LIVE_STATES:
         with Live(auto_refresh=False) as live:
@@ -54,7 +54,7 @@ def samples(root: Path, order: str, step: int | None, count: int, as_json: bool)
     found = pick_samples(run, Wanted(order=order, step=step, count=count))
     decode = _decoder(run)
     if as_json:
-        print(json.dumps([_as_json(trajectory, decode) for trajectory in found], indent=2))  # noqa: T201
+        print(json.dumps([_as_json(trajectory, decode) for trajectory in found], indent=2))
         return
     console = Console()
     if not found:
@@ -107,7 +107,7 @@ def logs(root: Path, role: str, lines: int, follow: bool) -> None:
         raise UserError(f"no log of {role or 'any role'!r} in {folder}; there are: {', '.join(known) or 'none'}")
     ends = {}
     for file in files:
-        print(f"── {file.stem}\n{tail(file, lines) or '(empty)'}")  # noqa: T201
+        print(f"── {file.stem}\n{tail(file, lines) or '(empty)'}")
         ends[file] = file.stat().st_size
     while follow:
         time.sleep(0.5)
@@ -118,7 +118,7 @@ def _print_from(file: Path, start: int) -> int:
     with file.open("rb") as text:
         text.seek(start)
         for line in text.read().decode(errors="replace").splitlines():
-            print(f"{file.stem}: {line}")  # noqa: T201
+            print(f"{file.stem}: {line}")
         return text.tell()
 
 
@@ -132,7 +132,7 @@ def list_runs(as_json: bool) -> None:
         except ProrlError as error:
             rows.append({"run": str(root), "state": "unreadable", "step": 0, "steps": 0, "why": str(error)})
     if as_json:
-        print(json.dumps(rows, indent=2))  # noqa: T201
+        print(json.dumps(rows, indent=2))
     else:
         for row in rows:
-            print(f"{row['state']:<10} {row['step']:>5}/{row['steps']:<5} {row['run']}")  # noqa: T201
+            print(f"{row['state']:<10} {row['step']:>5}/{row['steps']:<5} {row['run']}")
