@@ -158,10 +158,10 @@ def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path, recipe):
 
 
 FILL_AND_FREE = """
-mount -t tmpfs -o size={size} tmpfs {small} && head -c 300000 /dev/zero > {small}/filler
+mount -t tmpfs -o size={size} tmpfs {small} && head -c {filler} /dev/zero > {small}/filler
 {python} -m prorl_cli launch {recipe} --run-dir {small}/run --set learner.steps=100000 > {folder}/full.out 2> {folder}/full.err
 echo code $?
-rm {small}/filler; mount -o remount,size=200m {small}
+rm {small}/filler
 {python} -m prorl_cli resume {small}/run --set learner.steps=$(($(ls {small}/run/spool/steps | wc -l) + 3)) > {folder}/freed.out 2> {folder}/freed.err
 echo code $?
 """
@@ -172,7 +172,9 @@ def test_a_disk_that_fills_in_the_middle_stops_the_run_in_words_and_a_resume_goe
 ):
     small = tmp_path / "small"
     small.mkdir()
-    script = FILL_AND_FREE.format(size="2m", small=small, python=sys.executable, recipe=recipe, folder=tmp_path)
+    script = FILL_AND_FREE.format(
+        size="20m", filler=19_300_000, small=small, python=sys.executable, recipe=recipe, folder=tmp_path
+    )
     result = subprocess.run(
         ["unshare", "-Urm", "bash", "-c", script],
         cwd=tmp_path,
