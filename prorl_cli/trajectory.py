@@ -47,8 +47,6 @@ class StopReason(StrEnum):
     """The policy's box went over its number of processes."""
     LIMIT_CPU = "limit:cpu"
     """The policy's box went over its CPU seconds."""
-    LIMIT_DISK = "limit:disk"
-    """The policy's box went over its disk."""
     BOX_KILLED = "box_killed"
     """The policy's own action ended its box."""
     NONE = "none"
