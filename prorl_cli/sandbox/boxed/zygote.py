@@ -7,8 +7,8 @@ Speaks JSON datagrams with the worker over a socket pair (SOCK_SEQPACKET; end of
     → {"end": n}
 
 In `bwrap` it is pid 1 of bwrap's pid namespace and each box gets namespaces of its own, so the death of either
-takes everything below with it. In `process` it adopts orphans and owns the boxes' folders. One box is forked ahead
-of need, in a quiet moment. Started by `parent`.
+takes everything below with it. In `process` it adopts orphans and owns the boxes' folders. Two boxes are forked
+ahead of need. Started by `parent`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,8 +38,12 @@ from prorl_cli.sandbox.boxed.supervisor import CLEAR_S, EXIT_CLOSED, EXIT_SETUP,
 from prorl_cli.sandbox.boxed.tools import Tool, load_tools, rehearse
 
 CONTROL = 3
+SPARES = 2
+"""Boxes forked ahead of need."""
 QUIET_MS = 10
-"""Without a message for that long, the spare box is forked: not while a box just started wants the processor."""
+"""Without a message for that long, a further spare is forked: not while a box just started wants the processor."""
+HASTE_MS = 1
+"""The same where no spare is left: starts come back to back, and the next one would wait for a whole fork."""
 LEAVE_S = 0.5
 """How long a `process` box may take to leave when told, before its tree is killed."""
 
@@ -66,7 +71,7 @@ class Zygote:
         if not self._walled:
             self._folder, self._lock = _private_folder(config["scratch"])
         self._boxes: dict[int, _Box] = {}
-        self._spare: _Box | None = None
+        self._spares: deque[_Box] = deque()
         self._wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -89,8 +94,8 @@ class Zygote:
             self._turn({fd for fd, _ in poller.poll(self._patience_ms())})
 
     def _patience_ms(self) -> int | None:
-        if self._spare is None:
-            return QUIET_MS
+        if len(self._spares) < SPARES:
+            return QUIET_MS if self._spares else HASTE_MS
         return None if all(box.leave_by == math.inf for box in self._boxes.values()) else 100
 
     def _turn(self, ready: set[int]) -> None:
@@ -102,9 +107,9 @@ class Zygote:
         for box in self._boxes.values():
             if time.monotonic() > box.leave_by:
                 tree.kill(box.pid)
-        if not ready and self._spare is None:
+        if not ready and len(self._spares) < SPARES:
             with contextlib.suppress(OSError):  # the next start asks again, and says so
-                self._spare = self._fork()
+                self._spares.append(self._fork())
 
     def _say(self, message: dict[str, Any]) -> None:
         try:
@@ -127,8 +132,7 @@ class Zygote:
 
     def _start(self, number: int, fd: int) -> None:
         try:
-            box = self._spare or self._fork()
-            self._spare = None
+            box = self._spares.popleft() if self._spares else self._fork()
             box.number = number
             with box.hand, contextlib.suppress(OSError):  # a spare that died: its end is told in its turn
                 socket.send_fds(box.hand, [b"."], [fd])
@@ -158,8 +162,8 @@ class Zygote:
             if status != EXIT_CLOSED:
                 tree.kill_children(spare=self._boxes)  # what its supervisor could not clear is ours now
             shutil.rmtree(self._folder / str(box.pid), ignore_errors=True)
-        if box is self._spare:
-            self._spare = None
+        if box in self._spares:
+            self._spares.remove(box)
         else:
             self._say({"ended": box.number, "status": status, "why": ""})
 
