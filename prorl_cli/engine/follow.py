@@ -185,7 +185,8 @@ class Embedded:
         while True:
             await self.thread.busy.wait()
             with self._role.busy(), suppress(TimeoutError):
-                await asyncio.wait_for(self.thread.idle.wait(), ACCOUNT_S)
+                async with asyncio.timeout(ACCOUNT_S):
+                    await self.thread.idle.wait()
 
 
 def newest_identity(run: RunDir) -> tuple[int, str]:

@@ -72,7 +72,8 @@ class Parent:
         with contextlib.suppress(OSError):  # it died at once: the reader says so
             self._control.send(json.dumps(configuration).encode())
         try:
-            greeting = await asyncio.wait_for(self._greeting, BOOT_S)
+            async with asyncio.timeout(BOOT_S):
+                greeting = await self._greeting
         except TimeoutError:
             raise UserError(f"the boxes' parent process did not come up within {BOOT_S:g} s") from None
         self.tools = frozenset(greeting["tools"])
