@@ -35,7 +35,7 @@ model: builtin:tiny
 tasks:
   - {{domain: math, source: "reasoning_gym:chain_sum", handler: "coin:Coin", options: {{min_terms: 2, max_terms: 2, max_digits: 1}}}}
 agent: {{renderer: tiny, max_turns: 2, max_tokens: 112}}
-rollout: {{group_size: 2, groups_per_step: 2, retries: 5, deadline: 60s, run: {{timeout: 60s}}}}
+rollout: {{group_size: 2, groups_per_step: 2, max_resample: 20, retries: 5, deadline: 60s, run: {{timeout: 60s}}}}
 engine: {{max_model_len: 112}}
 learner: {{steps: {steps}, lr: 1.0e-4}}
 eval: {{n: {evaluated}}}

@@ -28,16 +28,14 @@ class Killer:
         return [role for role in ROLES if self.killed[role] < KILLS]
 
     def strike(self):
-        """Kill one process of a role that has not had its share; True if one was there to kill."""
+        """Kill one process of a role that has not had its share, if one is there to kill."""
         due = self.due()
         peers = [peer for role, found in live_roles(self.run).items() if role in due for peer in found]
-        if not peers:
-            return False
-        victim = self.random.choice(peers)
-        self.kill(victim)
-        return True
+        if peers:
+            self.kill(self.random.choice(peers))
 
     def strike_all(self):
+        """Every role at one moment, `launch` apart."""
         for found in live_roles(self.run).values():
             for peer in found:
                 self.kill(peer)
@@ -53,7 +51,7 @@ def wait_ready(run, launch):
 
 
 @pytest.mark.soak
-def test_a_run_ends_at_its_step_through_kills_of_every_role_at_random_moments(tmp_path):
+def test_a_run_ends_at_its_step_through_kills_of_every_role_alone_and_of_all_at_once(tmp_path):
     recipe = write_recipe(tmp_path, steps=100000, workers=2)
     launch = start_prorl(tmp_path, "launch", recipe, "--run-dir", "run")
     run = until(lambda: (tmp_path / "run/provenance.json").exists() and RunDir(tmp_path / "run"), 60, "a run directory")
@@ -62,12 +60,16 @@ def test_a_run_ends_at_its_step_through_kills_of_every_role_at_random_moments(tm
     while killer.due():
         assert launch.poll() is None, (tmp_path / "prorl.log").read_text()
         done = len(run.positions())
-        if killer.strike() and killer.random.random() < 0.03:
-            killer.strike_all()
+        killer.strike()
         if killer.random.random() < 0.25:
             until(lambda: len(run.positions()) > done, 60, "a step between two kills")  # noqa: B023
         time.sleep(killer.random.uniform(0.0, 0.6))
-    assert min(killer.killed.values()) >= KILLS
+    for _ in range(KILLS):
+        wait_ready(run, launch)
+        time.sleep(killer.random.uniform(0.0, 3.0))
+        assert launch.poll() is None, (tmp_path / "prorl.log").read_text()
+        killer.strike_all()
+    assert min(killer.killed.values()) >= 2 * KILLS
     finish(tmp_path, run, launch)
 
 
