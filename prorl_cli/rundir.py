@@ -93,6 +93,10 @@ class RunDir:
     def exit(self, attempt: int) -> Path:
         return self.job(attempt) / "exit.json"
 
+    def submission(self, token: str) -> Path:
+        """One sbatch: its script, the recipe as resolved, and the job that it became."""
+        return self.jobs / f"submitted-{token}"
+
     # who is alive
     @property
     def endpoints(self) -> Path:
@@ -112,6 +116,15 @@ class RunDir:
     @property
     def admin_token(self) -> Path:
         return self.root / "secret" / "admin.token"
+
+    @property
+    def certificate(self) -> Path:
+        """What every listener of this run shows and every client demands."""
+        return self.root / "secret" / "tls.crt"
+
+    @property
+    def private_key(self) -> Path:
+        return self.root / "secret" / "tls.key"
 
     # the spool
     @property

@@ -191,23 +191,87 @@ class Warmstart(Section):
 
 
 class Component(Section):
-    """Nodes of one role."""
+    """Nodes of one role, and what Slurm is asked for on each of them."""
 
     nodes: int = Field(default=1, ge=1)
-    """How many processes of this role (one a node)."""
+    """Nodes; locally, processes of this role."""
+    partition: str = ""
+    """Slurm partition; empty = the cluster's default."""
+    cpus: int = Field(default=0, ge=0)
+    """CPU cores a node; 0 = not asked for (with `exclusive`, all)."""
+    memory: Size = 0
+    """Memory a node, as `64GiB`; 0B = not asked for."""
+    gpus: int = Field(default=0, ge=0)
+    """GPUs a node."""
+    gpu_type: str = ""
+    """Type of the GPUs where the site wants one, as `h100` (case matters to Slurm)."""
+    constraint: str = ""
+    """Node features, in Slurm's own grammar."""
+    account: str = ""
+    """Instead of `cluster.account`."""
+    qos: str = ""
+    """Instead of `cluster.qos`."""
+    reservation: str = ""
+    """A reservation to run in."""
+    exclusive: bool = False
+    """Whole nodes, shared with no other job."""
+    image: str = ""
+    """An Apptainer image in which this role's own processes run; empty = on the node itself."""
+    extra: tuple[str, ...] = ()
+    """Further options of sbatch for this component, as `--switches=1`."""
+
+
+class Control(Component):
+    """The node of coordinator and router, where they do not share the first rollout node (`topology: satellites`)."""
+
+    cpus: int = Field(default=2, ge=0)
+    """CPU cores."""
 
 
 class Cluster(Section):
     """Where the roles run."""
 
-    executor: Literal["local"] = "local"
-    """`local` runs every role as a process of this machine."""
+    executor: Literal["local", "slurm"] = "local"
+    """`local` runs every role as a process of this machine, `slurm` as one job of many nodes."""
+    topology: Literal["hetjob", "satellites", "single"] = "hetjob"
+    """`hetjob`: one heterogeneous job, all nodes start together. `satellites`: rollout nodes are jobs of their own that
+    join and leave. `single`: one plain job, roles by node, for clusters without heterogeneous jobs; every node is asked
+    for as `cluster.learner` says."""
+    account: str = ""
+    """Slurm account; empty = the user's default."""
+    qos: str = ""
+    """Slurm quality of service; empty = the account's default."""
+    time: Duration = 0.0
+    """Time limit of one job, as `24h`; 0s = the partition's own."""
+    chain: int = Field(default=0, ge=0)
+    """How many further jobs may go on where a time limit ended the one before; each is queued while its predecessor
+    runs."""
+    drain: Duration = 120.0
+    """How long before the time limit running episodes stop and a checkpoint is written."""
+    requeue: bool = True
+    """Whether Slurm may put the job back into the queue when a node dies."""
+    gpu_option: Literal["gres", "gpus-per-node"] = "gres"
+    """How this site wants GPUs asked for."""
+    setup: str = ""
+    """Shell lines run on every node first: `module load …`, `source venv/bin/activate`."""
+    interface: str = ""
+    """Network interface that roles listen on, as `ib0`; empty = the one that leads to the first node."""
+    templates: str = ""
+    """A folder of your own whose files replace those of `slurm_templates/`."""
+    mail: str = ""
+    """Address told when the job ends or fails."""
+    licenses: str = ""
+    """Slurm licenses of the job."""
     restarts: int = Field(default=5, ge=0)
     """How often one role may be restarted in ten minutes before the run gives up."""
+    control: Control = Control()
+    """Coordinator and router; only with `topology: satellites`."""
     rollout: Component = Component()
-    """Rollout workers."""
+    """Rollout workers, one a node."""
     engine: Component = Component()
     """Policy servers."""
+    learner: Component = Component()
+    """The learner: one rank a GPU, or one a node without GPUs."""
 
 
 class Recipe(Section):

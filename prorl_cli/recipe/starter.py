@@ -41,7 +41,8 @@ def _entry(name: str, model: type[BaseModel], path: str) -> str:
     annotation, full = field.annotation, f"{path}{name}"
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         value = _CHOSEN.get(full)
-        return f"{'' if value else '# '}{indent}{name}: {value or _default(name, model)}  # {field.description}\n"
+        about = " ".join((field.description or "").split())
+        return f"{'' if value else '# '}{indent}{name}: {value or _default(name, model)}  # {about}\n"
     about = (annotation.__doc__ or "").strip().splitlines()[0]
     body = "".join(_entry(key, annotation, f"{full}.") for key in annotation.model_fields)
     mark = "" if any(chosen.startswith(f"{full}.") for chosen in _CHOSEN) else "# "

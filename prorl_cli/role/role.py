@@ -34,6 +34,9 @@ PEERS_S = 0.5
 
 LOCAL_HOST = "127.0.0.1"
 
+SLOT = "PRORL_SLOT"
+"""Environment variable by which a supervisor tells a process its name in the plan."""
+
 
 class Role:
     """One incarnation at work; entered once, by `main`."""
@@ -53,6 +56,7 @@ class Role:
         self._endpoint = Endpoint(
             incarnation=self.name, role=incarnation.role, node=incarnation.node, attempt=incarnation.attempt,
             pid=os.getpid(), pid_started=psutil.Process().create_time(), state="starting",
+            slot=os.environ.get(SLOT, ""),
         )  # fmt: skip
         self._started = time.monotonic()
         self._busy_s = 0.0

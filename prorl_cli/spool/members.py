@@ -30,7 +30,8 @@ class Endpoint(Record):
     """One process of a run, as it announces itself every few seconds.
 
     `beat` counts announcements; `pid_started` is the process's start time in unix seconds; `waiting` names what it has
-    waited for since `waiting_s` seconds; `version` and `step` are -1 where they mean nothing.
+    waited for since `waiting_s` seconds; `version` and `step` are -1 where they mean nothing. `slot` is the plan's name
+    of the process (`engine-0`), the same for the one that replaces it.
     """
 
     incarnation: str
@@ -39,6 +40,7 @@ class Endpoint(Record):
     attempt: int
     pid: int
     pid_started: float
+    slot: str = ""
     url: str = ""
     beat: int = 0
     state: str = ""
