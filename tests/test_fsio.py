@@ -237,3 +237,35 @@ def test_an_error_that_has_no_remedy_is_not_dressed_up(tmp_path):
     with pytest.raises(IsADirectoryError):
         fsio.publish(tmp_path / "file", b"data")
     assert fsio.names(tmp_path) == ["file"]
+
+
+def test_a_text_written_in_turn_makes_one_name_for_ever_and_grows_when_it_must(tmp_path, monkeypatch):
+    names = []
+    for call in ("open", "rename", "unlink"):
+        real = getattr(os, call)
+        monkeypatch.setattr(os, call, lambda *args, real=real, call=call: names.append(call) or real(*args))
+    fsio.write_turn(tmp_path / "file", b"0\n", 0)
+    assert names == ["open", "open", "rename"]
+    for turn in range(1, 6):
+        fsio.write_turn(tmp_path / "file", b"%d\n" % turn, turn)
+    assert names == ["open", "open", "rename"] + ["open"] * 5
+    assert fsio.read_turns(tmp_path / "file") == [b"4\n", b"5\n"]
+    long = b"6" * 3000 + b"\n"
+    fsio.write_turn(tmp_path / "file", long, 6)
+    fsio.write_turn(tmp_path / "file", b"7\n", 7)
+    assert fsio.read_turns(tmp_path / "file") == [long, b"7\n"]
+    assert fsio.read_turns(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_torn_turn_leaves_the_one_before_it_whole(tmp_path, turn):
+    file = tmp_path / "file"
+    for number in range(turn):
+        fsio.write_turn(file, b"turn %d\n" % number, number)
+    before = file.read_bytes()
+    fsio.write_turn(file, b"turn %d\n" % turn, turn)
+    after = file.read_bytes()
+    changed = [at for at in range(len(after)) if after[at] != before[at]]
+    for end in range(changed[0], changed[-1] + 1):
+        file.write_bytes(after[:end] + before[end:])
+        assert b"turn %d\n" % (turn - 1) in fsio.read_turns(file)

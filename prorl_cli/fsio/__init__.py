@@ -1,4 +1,5 @@
-"""Durable primitives on a shared filesystem: publish, publish-exclusive, append, re-opening reads, death verdicts.
+"""Durable primitives on a shared filesystem: publish, publish-exclusive, append, heartbeats, re-opening reads, death
+verdicts.
 
 One writer a file; what readers see is whole. Refuses locks, mmap and `exists()`: other nodes' caches lie about all
 three. Called by `spool`, `metrics` and everything that leaves a file in a run directory.
@@ -18,6 +19,7 @@ from prorl_cli.fsio.publishing import (
 )
 from prorl_cli.fsio.reading import OpenFile, names, read, reading
 from prorl_cli.fsio.trouble import reported
+from prorl_cli.fsio.twin import read_turns, write_turn
 
 __all__ = [
     "AppendFile",
@@ -30,9 +32,11 @@ __all__ = [
     "publish_exclusive",
     "publish_folder",
     "read",
+    "read_turns",
     "reading",
     "remove_folder",
     "reported",
     "sweep",
     "temporary_folder",
+    "write_turn",
 ]

@@ -6,6 +6,7 @@ who is alive beyond what is written (`fsio.DeathJudge` does that). Called by `la
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -112,7 +113,7 @@ def ensure_current(run: RunDir, attempt: int) -> None:
 
 def write_endpoint(run: RunDir, endpoint: Endpoint) -> None:
     """Announce a process; replaces its previous announcement."""
-    fsio.publish(run.endpoint(endpoint.incarnation), sealed.seal(endpoint), durable=False)
+    fsio.write_turn(run.endpoint(endpoint.incarnation), sealed.seal(endpoint), endpoint.beat)
 
 
 def read_endpoints(run: RunDir, attempt: int | None = None) -> list[Endpoint]:
@@ -178,10 +179,13 @@ def read_outcome(run: RunDir, attempt: int) -> Outcome | None:
 
 
 def _readable(run: RunDir, incarnation: str) -> Endpoint | None:
-    try:
-        return sealed.load(run.endpoint(incarnation), Endpoint)
-    except CorruptRecord:
-        return None
+    """The newer of the announcements that are whole."""
+    path = run.endpoint(incarnation)
+    found = []
+    for line in fsio.read_turns(path) or ():
+        with suppress(CorruptRecord):
+            found.append(sealed.unseal(path, line, Endpoint))
+    return max(found, key=lambda endpoint: endpoint.beat, default=None)
 
 
 def _obituary(run: RunDir, incarnation: str) -> Obituary | None:
