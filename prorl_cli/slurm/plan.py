@@ -1,4 +1,4 @@
-"""The plan: which processes a recipe needs. Pure; every way of running starts from the same plan."""
+"""The plan: which processes a recipe needs, and on which of its nodes. Pure; every way of running starts from it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,36 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from prorl_cli.recipe import Recipe
+
+ComponentName = Literal["control", "rollout", "engine", "learner"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One role process: `name` is its slot and its log, `room` the module that is its `main`."""
+    """One role process: `name` is its slot and its log, `room` the module that is its `main`.
+
+    On a cluster it runs on `nodes` nodes of `component`, the first of which is number `node` of that component, as
+    `tasks` ranks in all, with `gpus` GPUs a node. Locally it is one process of this machine.
+    """
 
     name: str
     room: str
+    component: ComponentName = "rollout"
+    node: int = 0
+    nodes: int = 1
+    tasks: int = 1
+    gpus: int = 0
+
+    def arguments(self, root: Path) -> list[str]:
+        """What its Python interpreter is given."""
+        return ["-m", f"prorl_cli.{self.room}", str(root)]
 
     def command(self, root: Path) -> list[str]:
-        """The argv that starts it."""
-        return [sys.executable, "-m", f"prorl_cli.{self.room}", str(root)]
+        """The argv that starts it on this machine."""
+        return [sys.executable, *self.arguments(root)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +55,44 @@ class Plan:
 
 
 def plan_processes(recipe: Recipe, *, has_weights: bool) -> Plan:
-    """One coordinator and router, the engines and rollout workers asked for, and the learner when there are steps;
-    before them whoever makes the first weights, unless the run has some."""
-    counts = {
-        "coordinator": 1,
-        "router": 1,
-        "engine": recipe.cluster.engine.nodes,
-        "rollout": recipe.cluster.rollout.nodes,
-        "learner": 1 if recipe.learner.steps else 0,
-    }
-    roles = tuple(
-        Process(name=f"{room}-{number}", room=room) for room, count in counts.items() for number in range(count)
+    """The processes of one attempt: coordinator, router, engines, rollout workers (unless they are satellites), the
+    learner when there are steps; before them whoever makes the first weights, unless the run has some."""
+    cluster = recipe.cluster
+    home: ComponentName = "control" if has_satellites(recipe) else "rollout"
+    roles = [Process(name=f"{room}-0", room=room, component=home) for room in ("coordinator", "router")]
+    roles += [
+        Process(name=f"engine-{node}", room="engine", component="engine", node=node, gpus=cluster.engine.gpus)
+        for node in range(cluster.engine.nodes)
+    ]
+    if not has_satellites(recipe):
+        roles += [rollout_worker(recipe, node) for node in range(cluster.rollout.nodes)]
+    if recipe.learner.steps:
+        roles.append(_learner(recipe))
+    first = None if has_weights else Process(name="warmstart", room="warmstart", component=home)
+    return Plan(prepare=first, roles=tuple(roles))
+
+
+def satellite_plan(recipe: Recipe, number: int) -> Plan:
+    """What the satellite job of rollout worker `number` runs, on its one node."""
+    return Plan(prepare=None, roles=(rollout_worker(recipe, number, node=0),))
+
+
+def rollout_worker(recipe: Recipe, number: int, *, node: int | None = None) -> Process:
+    """Rollout worker `number`; on the node of that number unless `node` says otherwise."""
+    where = number if node is None else node
+    return Process(
+        name=f"rollout-{number}", room="rollout", component="rollout", node=where, gpus=recipe.cluster.rollout.gpus
     )
-    first = None if has_weights else Process(name="warmstart", room="warmstart")
-    return Plan(prepare=first, roles=roles)
+
+
+def has_satellites(recipe: Recipe) -> bool:
+    """Whether rollout workers are jobs of their own."""
+    return recipe.cluster.executor == "slurm" and recipe.cluster.topology == "satellites"
+
+
+def _learner(recipe: Recipe) -> Process:
+    asked = recipe.cluster.learner
+    ranks = asked.nodes * max(1, asked.gpus)
+    return Process(
+        name="learner-0", room="learner", component="learner", nodes=asked.nodes, tasks=ranks, gpus=asked.gpus
+    )
