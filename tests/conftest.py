@@ -1,12 +1,20 @@
 """What every test gets: a clean environment, and skips that name how to get the missing part."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 PARTS = {
     "bwrap": "bubblewrap (Debian: apt-get install bubblewrap)",
+    "slurm": "Slurm's daemons and munge (Debian, as root: .ci/install-slurm)",
+    "apptainer": "Apptainer for an unprivileged user (Debian 12, as root: .ci/install-apptainer)",
+    "vllm": "vLLM, for CPUs or GPUs (`make test-cluster` installs it for CPUs)",
+    "deepspeed": "DeepSpeed and a C++ compiler (`make test-cluster` installs the first; Debian: apt-get install g++)",
 }
+
+CLUSTER = Path(__file__).parent / "cluster"
+"""Tests there need the parts above: only `make test-cluster` runs them."""
 
 WHOLE_PROCESSES = frozenset(
     [
@@ -43,6 +51,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.stem in WHOLE_PROCESSES:
             item.add_marker("slow")
+        if CLUSTER in item.path.parents:
+            item.add_marker("cluster")
 
 
 @pytest.fixture(autouse=True)

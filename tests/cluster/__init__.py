@@ -1,0 +1,1 @@
+"""Tests on a real Slurm, started for them alone: `make test-cluster`."""
