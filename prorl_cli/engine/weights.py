@@ -17,15 +17,11 @@ from safetensors.torch import load as parse_safetensors
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from prorl_cli import fsio
-from prorl_cli.errors import ProrlError
+from prorl_cli.engine.swap import Unproved
 from prorl_cli.spool.tensors import tensor_digest
 from prorl_cli.spool.weights import WeightManifest
 
 SUFFIX = ".safetensors"
-
-
-class Unproved(ProrlError):
-    """Weights that are not, byte for byte, what their manifest says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
