@@ -211,6 +211,11 @@ class RunDir:
         except OSError as error:
             raise RunDirError(f"cannot create the run directory {self.root}: {error.strerror or error}") from error
 
+    def secure(self, certificate: str, key: str) -> None:
+        """Keep the certificate and the key (both PEM) that this run's listeners show."""
+        _write_private(self.certificate, certificate)
+        _write_private(self.private_key, key)
+
     def _folders(self) -> tuple[Path, ...]:
         return (
             self.code, self.jobs, self.endpoints, self.data_token.parent, self.requests, self.trajectories,

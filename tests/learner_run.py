@@ -28,6 +28,7 @@ from prorl_cli.trajectory import (
     Trajectory,
     VersionSpan,
 )
+from prorl_cli.wire import certificate
 
 VOCAB = 48
 WORKER = "rollout-n-1-00000001"
@@ -66,6 +67,7 @@ def make_run(root: Path, the_recipe=None) -> RunDir:
     the_recipe = the_recipe or recipe()
     run = RunDir(root)
     run.create()
+    run.secure(*certificate.make())
     attempt = claim_attempt(run, {})
     run.resolved(attempt).write_text(the_recipe.model_dump_json())
     publish_weights(run, 0, write_model)

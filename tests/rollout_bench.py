@@ -12,8 +12,7 @@ from prorl_cli.spool.requests import RequestWriter
 from prorl_cli.spool.trajectories import TrajectoryFollower, read_trajectory
 from prorl_cli.spool.weights import publish_weights
 from prorl_cli.trajectory import GroupRequest, Purpose, TaskRef
-from prorl_cli.wire import Client
-from tests.run_parts import Processes, make_run
+from tests.run_parts import Processes, client_of, make_run
 
 
 class Bench:
@@ -93,7 +92,7 @@ async def bench(root: Path, *scripts, **sections):
     publish_weights(run, 0, weights)
     processes = Processes(run)
     try:
-        async with Client(run.data_token.read_text()) as client:
+        async with client_of(run) as client:
             made = Bench(run, processes, client)
             await made.start(scripts or ({},))
             yield made

@@ -12,6 +12,7 @@ from pathlib import Path
 from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.members import Obituary, claim_attempt, live, read_endpoints, read_obituaries, write_obituary
+from prorl_cli.wire import Client, certificate
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -20,6 +21,7 @@ def make_run(root, **sections):
     """A run directory with attempt 1 claimed and its recipe resolved."""
     run = RunDir(Path(root).absolute())
     run.create()
+    run.secure(*certificate.make())
     recipe = {
         "name": "test",
         "model": "builtin:tiny",
@@ -30,6 +32,11 @@ def make_run(root, **sections):
     attempt = claim_attempt(run, {})
     run.resolved(attempt).write_text(Recipe.model_validate_json(json.dumps(recipe)).model_dump_json())
     return run
+
+
+def client_of(run):
+    """A client of every listener of the run."""
+    return Client(run.data_token.read_text(), run.certificate)
 
 
 class Processes:

@@ -15,8 +15,7 @@ from prorl_cli.engine.client import check_answer
 from prorl_cli.engine.protocol import GENERATE_PATH, GenerateAnswer
 from prorl_cli.errors import InfraError
 from prorl_cli.trajectory import ErrorClass, VersionSpan
-from prorl_cli.wire import Client
-from prorl_cli.wire.server import Server
+from tests import tls
 
 REQUEST = GenerateRequest(request_id="r1", token_ids=[1, 2], max_tokens=4, seed=3, stop_token_ids=(9,))
 
@@ -91,9 +90,9 @@ async def through_http(status, body):
         }  # fmt: skip
         return Response(body, status_code=status)
 
-    server = Server(Starlette(routes=[Route(GENERATE_PATH, answer, methods=["POST"])]), "127.0.0.1")
+    server = tls.server(Starlette(routes=[Route(GENERATE_PATH, answer, methods=["POST"])]))
     url = await server.start()
-    async with Client("token") as client:
+    async with tls.client("token") as client:
         try:
             return await generate(client, url, REQUEST, 5)
         finally:
@@ -129,8 +128,8 @@ def test_every_other_answer_is_an_infrastructure_error_of_the_right_class(status
 
 def test_an_engine_that_is_gone_is_the_engines_failure():
     async def test():
-        async with Client("token") as client:
-            await generate(client, "http://127.0.0.1:9", REQUEST, 5)
+        async with tls.client("token") as client:
+            await generate(client, "https://127.0.0.1:9", REQUEST, 5)
 
     with pytest.raises(InfraError) as error:
         asyncio.run(test())

@@ -9,7 +9,7 @@ import pytest
 
 from prorl_cli.engine.gate import SETTINGS, Door, Gate, GateSettings, GateState, weigh
 from prorl_cli.engine.protocol import GENERATE_PATH
-from prorl_cli.wire.server import Server
+from tests import tls
 
 DATA, ADMIN = "data-token", "admin-token"
 LIMITS = GateSettings(data_token=DATA, admin_token=ADMIN, vocab_size=102, max_model_len=64)
@@ -64,9 +64,9 @@ class Site:
 async def site(door=None, **changes):
     app = App()
     door = door or Door(settings=LIMITS, state=GateState.READY, version=7, **changes)
-    server = Server(Gate(app, door), "127.0.0.1")
+    server = tls.server(Gate(app, door))
     url = await server.start()
-    async with aiohttp.ClientSession(trust_env=False) as session:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls.trust()), trust_env=False) as session:
         yield Site(app, door, session, url)
     await server.stop()
 
@@ -170,8 +170,8 @@ def test_in_flight_counts_prompt_and_room_and_returns_to_zero_when_clients_leave
 def test_a_client_that_leaves_within_its_body_reaches_nobody():
     async def test():
         async with site() as here:
-            host, port = here.url.removeprefix("http://").split(":")
-            _, writer = await asyncio.open_connection(host, int(port))
+            host, port = here.url.removeprefix("https://").split(":")
+            _, writer = await asyncio.open_connection(host, int(port), ssl=tls.trust())
             head = f"POST {GENERATE_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {DATA}\r\nContent-Length: 100\r\n\r\n"
             writer.write(head.encode() + b'{"token_ids"')
             await writer.drain()

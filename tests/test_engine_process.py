@@ -7,10 +7,9 @@ import pytest
 
 from prorl_cli.engine import GenerateRequest, generate
 from prorl_cli.spool.members import read_endpoints
-from prorl_cli.wire import Client
 from tests.engine_kit import publish, respell, tiny_model
 from tests.engine_serving import engine_run
-from tests.run_parts import Processes
+from tests.run_parts import Processes, client_of
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def test_it_waits_for_weights_serves_follows_and_ends_with_zero_when_asked(proce
         await until(lambda: mine() and mine().waiting == "the first weights")
         publish(run, 0, tiny_model(0))
         await until(lambda: mine().version == 0 and mine().state == "ready")
-        async with Client(run.data_token.read_text()) as client:
+        async with client_of(run) as client:
             request = GenerateRequest(request_id="a", token_ids=[1], max_tokens=20, seed=1)
             first = await generate(client, mine().url, request, 10)
             publish(run, 1, tiny_model(1))

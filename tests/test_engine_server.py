@@ -85,7 +85,7 @@ def test_what_cannot_be_served_as_asked_is_refused_and_the_engine_lives(run):
             with pytest.raises(InfraError) as blamed:
                 await served.ask([VOCAB])
             assert blamed.value.error_class == ErrorClass.INTERNAL, "no other engine should see this request"
-            async with Client("wrong") as stranger:
+            async with Client("wrong", served.role.run.certificate) as stranger:
                 for method, path in (
                     ("POST", GENERATE_PATH),
                     ("GET", "/gate"),

@@ -12,6 +12,7 @@ import pytest
 from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.members import claim_attempt, read_endpoints
+from prorl_cli.wire import certificate
 
 RECIPE = {
     "name": "t", "model": "builtin:tiny", "agent": {"renderer": "tiny"},
@@ -57,6 +58,7 @@ main(kind, {"waiter": wait, "ringer": ring, "wrong": wrong, "defect": defect}[ki
 def run(tmp_path):
     run = RunDir(tmp_path / "run")
     run.create()
+    run.secure(*certificate.make())
     claim_attempt(run, {})
     run.resolved(1).write_text(Recipe.model_validate_json(json.dumps(RECIPE)).model_dump_json())
     run.resolved(2).write_text(run.resolved(1).read_text())
@@ -99,7 +101,7 @@ def test_a_role_announces_itself_beats_and_ends_in_order(run, start):
     child = start("waiter")
     first = until(lambda: endpoint(run, "waiter", "ready"))
     assert (first.version, first.facts["answers"], first.waiting, first.pid) == (7, 42, "a ring", child.pid)
-    assert first.url.startswith("http://127.0.0.1:")
+    assert first.url.startswith("https://127.0.0.1:")
     until(lambda: endpoint(run, "waiter", "ready").beat > first.beat)
     child.send_signal(signal.SIGTERM)
     assert child.wait(10) == 0

@@ -16,8 +16,9 @@ from prorl_cli.router.service import Service
 from prorl_cli.spool.members import Endpoint, live, read_endpoints, read_obituaries
 from prorl_cli.trajectory import ErrorClass
 from prorl_cli.wire import Client, Refused, Unreachable
-from prorl_cli.wire.server import Guard, Server
-from tests.run_parts import Processes, make_run
+from prorl_cli.wire.server import Guard
+from tests import tls
+from tests.run_parts import Processes, client_of, make_run
 from tests.scripted_engine import ScriptedEngine
 
 TOKEN = "t"
@@ -57,7 +58,7 @@ async def fleet(*versions):
     import random
 
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(TOKEN))
+        client = await stack.enter_async_context(tls.client(TOKEN))
         service = Service(Router(random.Random(0), "r"), client, asyncio.Event())
         made = Fleet(client, service, await serve(stack, Starlette(routes=service.routes())))
         for number, version in enumerate(versions):
@@ -68,7 +69,7 @@ async def fleet(*versions):
 
 
 async def serve(stack, app):
-    server = Server(Guard(app, TOKEN), "127.0.0.1")
+    server = tls.server(Guard(app, TOKEN))
     url = await server.start()
     stack.push_async_callback(server.stop)
     return url
@@ -202,7 +203,7 @@ def test_random_cancellations_and_errors_leak_no_lease():
 
 def test_no_router_is_an_engine_error_at_the_deadline():
     async def scenario():
-        async with Client(TOKEN) as client:
+        async with tls.client(TOKEN) as client:
             nobody = Fleet(client, None, "")
             with pytest.raises(InfraError, match="no router is there") as failed:
                 async with LeaseClient(nobody, deadline_s=0.3).lease("s", 1):
@@ -228,7 +229,7 @@ def test_a_router_killed_in_flight_is_found_again_and_rebuilds_load_from_the_gat
         router, engines = processes.router(), [processes.engine(token_s=0.5), processes.engine(token_s=0.5)]
         await processes.endpoint(router)
         names = [(await processes.endpoint(engine)).incarnation for engine in engines]
-        async with Client(run.data_token.read_text()) as client:
+        async with client_of(run) as client:
             leases = LeaseClient(RunFinder(run, client), deadline_s=30)
             busy = await hold(leases, "first", names)
             running = asyncio.create_task(generate(client, busy.engine_url))
@@ -268,7 +269,7 @@ def test_an_engine_that_dies_is_out_the_status_says_who_waits_and_one_that_joins
         router, first = processes.router(), processes.engine()
         url = (await processes.endpoint(router)).url
         name = (await processes.endpoint(first)).incarnation
-        async with Client(run.data_token.read_text()) as client:
+        async with client_of(run) as client:
 
             async def shown():
                 return next(peer.waiting for peer in read_endpoints(run) if peer.role == "router")

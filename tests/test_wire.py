@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
-from prorl_cli.wire import Client, Doorbell, Refused, TimedOut, Unreachable, listen
-from prorl_cli.wire.server import Guard, Server
+from prorl_cli.wire import Doorbell, Refused, TimedOut, Unreachable, listen
+from prorl_cli.wire.server import Guard
+from tests import tls
 
 TOKEN = "a-token"
 
@@ -33,10 +34,10 @@ ROUTES = [Route("/echo", echo, methods=["POST"]), Route("/slow", slow), Route("/
 
 def exchange(body, *, token=TOKEN, extra=()):
     async def run():
-        server = Server(Guard(Starlette(routes=[*ROUTES, *extra]), TOKEN), "127.0.0.1")
+        server = tls.server(Guard(Starlette(routes=[*ROUTES, *extra]), TOKEN))
         url = await server.start()
         try:
-            async with Client(token) as client:
+            async with tls.client(token) as client:
                 return await body(client, url)
         finally:
             await server.stop()
@@ -80,7 +81,7 @@ def test_an_answer_that_is_not_json_is_refused():
 def test_a_dead_peer_is_unreachable_at_once():
     async def body(client, url):
         with pytest.raises(Unreachable):
-            await client.call("GET", "http://127.0.0.1:9/", deadline_s=5)
+            await client.call("GET", "https://127.0.0.1:9/", deadline_s=5)
 
     exchange(body)
 
@@ -114,9 +115,9 @@ def test_a_ring_wakes_every_listener_within_milliseconds_and_none_is_missed():
 def test_a_listener_returns_when_its_peer_is_gone():
     async def run():
         doorbell = Doorbell()
-        server = Server(Starlette(routes=[doorbell.route()]), "127.0.0.1")
+        server = tls.server(Starlette(routes=[doorbell.route()]))
         url = await server.start()
-        async with Client(TOKEN) as client:
+        async with tls.client(TOKEN) as client:
             wake = asyncio.Event()
             listening = asyncio.create_task(listen(client, url, wake))
             await asyncio.wait_for(wake.wait(), 5)

@@ -25,6 +25,7 @@ from prorl_cli.report.status import read_recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm import plan_processes, supervise
 from prorl_cli.spool.members import Outcome, StopOrder, order_restore, order_stop, read_outcome, read_stop
+from prorl_cli.wire import certificate
 
 EXIT = {"done": 0, "failed": 1, "starved": 1, "stopped": Unfinished.exit_code}
 
@@ -82,6 +83,7 @@ def _create(root: Path, file: Path, recipe: Recipe) -> RunDir:
     run = RunDir(root)
     try:
         run.create()
+        run.secure(*certificate.make())
         publish(run.recipe, file.read_bytes())
         publish(run.provenance, json.dumps(provenance(), indent=2).encode())
         publish(run.resolved(1), recipe.model_dump_json(indent=2).encode())

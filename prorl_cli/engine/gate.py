@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from prorl_cli.engine.protocol import GENERATE_PATH
-from prorl_cli.wire.server import App, Message, Receive, Scope, Send, answer, bearer, same_token
+from prorl_cli.wire.server import App, Message, Receive, Scope, Send, answer, bearer, same_token, unauthorized
 
 SETTINGS = "PRORL_GATE"
 """Environment variable that names the settings file (0600) where the gate is loaded by import path alone."""
@@ -113,7 +113,7 @@ class Gate:
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
         elif not same_token(bearer(scope), self._token_for(scope)):
-            await answer(send, 401, "a bearer token of this run is required")
+            await unauthorized(send)
         elif f"{scope['path']}/".startswith("/gate/"):
             await self._own(scope, send)
         elif scope["method"] == "POST" and scope["path"] == GENERATE_PATH:

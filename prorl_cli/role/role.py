@@ -27,12 +27,11 @@ from prorl_cli.spool.members import (
     write_endpoint,
 )
 from prorl_cli.wire import Client, Doorbell, listen
+from prorl_cli.wire.address import LOOPBACK, choose
 from prorl_cli.wire.server import App, Guard, Server
 
 PEERS_S = 0.5
 """How long a listing of the endpoints is good for."""
-
-LOCAL_HOST = "127.0.0.1"
 
 SLOT = "PRORL_SLOT"
 """Environment variable by which a supervisor tells a process its name in the plan."""
@@ -49,7 +48,7 @@ class Role:
         self.node = incarnation.node
         self.log = logging.getLogger(incarnation.role)
         self.metrics = Recorder(run.metric(self.name))
-        self.client = Client(run.data_token.read_text())
+        self.client = Client(run.data_token.read_text(), run.certificate)
         self.doorbell = Doorbell()
         self.stopping = asyncio.Event()
         self.wake = asyncio.Event()
@@ -125,11 +124,17 @@ class Role:
 
         app: App = Starlette(routes=[*routes, self.doorbell.route()])
         wrapped = guard(app) if guard is not None else Guard(app, self.run.data_token.read_text())
-        self._server = Server(wrapped, LOCAL_HOST)
+        host = await asyncio.to_thread(self.address)
+        self._server = Server(wrapped, host, self.run.certificate, self.run.private_key)
         url = await self._server.start()
         self._endpoint = msgspec.structs.replace(self._endpoint, url=url)
         await self._publish_endpoint()
         return url
+
+    def address(self) -> str:
+        """The address of this machine that the run's other processes reach it at."""
+        cluster = self.recipe.cluster
+        return LOOPBACK if cluster.executor == "local" else choose(os.environ, cluster.interface)
 
     def hear(self, *kinds: str) -> None:
         """From now on `wake` is set whenever a live peer of these roles rings its doorbell, or a new one appears."""

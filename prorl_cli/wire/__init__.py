@@ -1,4 +1,4 @@
-"""HTTP between the processes of one run: bearer tokens, deadlines on every call, doorbells, no proxies.
+"""HTTP between the processes of one run: TLS and bearer tokens, deadlines on every call, doorbells, no proxies.
 
 Refuses to carry truth: what must not be lost is in the spool, and every reader also polls it slowly.
 """

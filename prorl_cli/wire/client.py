@@ -1,8 +1,14 @@
-"""The authenticated client: one connection pool a process, environment proxies ignored, a deadline a call."""
+"""The authenticated client: one connection pool a process, environment proxies ignored, a deadline a call.
+
+It speaks only to whoever proves to hold the run's key, before it says a word: an endpoint may outlive its process, and
+the port may be anybody's by then.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +26,7 @@ class WireError(ProrlError):
 
 
 class Unreachable(WireError):
-    """Nobody answered: refused, reset, or gone."""
+    """Nobody of this run answered: refused, reset, gone, or a stranger on its port."""
 
 
 class TimedOut(WireError):
@@ -28,7 +34,7 @@ class TimedOut(WireError):
 
 
 class Refused(WireError):
-    """The peer answered with an HTTP status of 400 or more."""
+    """The peer answered with an HTTP status of 300 or more: no listener of a run sends its callers elsewhere."""
 
     def __init__(self, status: int, text: str, url: str) -> None:
         super().__init__(f"{url} answered {status}: {text[:300]}")
@@ -36,15 +42,28 @@ class Refused(WireError):
         self.text = text
 
 
-class Client:
-    """`async with Client(token) as client: await client.call("POST", url, body, deadline_s=5)`."""
+def pinned(certificate: Path) -> ssl.SSLContext:
+    """Trust in exactly this certificate, whatever host shows it; `WireError` where it cannot be read."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    try:
+        context.load_verify_locations(cafile=certificate)
+    except OSError as error:
+        raise WireError(f"cannot read the run's certificate {certificate}: {error}") from error
+    return context
 
-    def __init__(self, token: str) -> None:
+
+class Client:
+    """`async with Client(token, certificate) as client: await client.call("POST", url, body, deadline_s=5)`."""
+
+    def __init__(self, token: str, certificate: Path) -> None:
+        self._context = pinned(certificate)
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ssl=self._context)
         self._session = aiohttp.ClientSession(
             connector=connector,
             headers=self._headers,
@@ -63,6 +82,8 @@ class Client:
         """The decoded JSON answer; `Unreachable`, `TimedOut` or `Refused` otherwise."""
         if self._session is None:
             raise RuntimeError("Client used outside `async with`")
+        if not url.startswith("https://"):
+            raise Unreachable(f"{url} is no listener of a run: it does not speak TLS")
         data = None if body is None else msgspec.json.encode(body)
         try:
             async with asyncio.timeout(deadline_s):
@@ -74,9 +95,9 @@ class Client:
 
     @staticmethod
     async def _exchange(session: aiohttp.ClientSession, method: str, url: str, data: bytes | None) -> Any:
-        async with session.request(method, url, data=data) as answer:
+        async with session.request(method, url, data=data, allow_redirects=False) as answer:
             content = await answer.read()
-        if answer.status >= 400:
+        if answer.status >= 300:
             raise Refused(answer.status, content.decode(errors="replace"), url)
         try:
             return msgspec.json.decode(content) if content else None

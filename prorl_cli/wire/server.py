@@ -1,14 +1,18 @@
-"""The server side: uvicorn in the process's own loop, on a free port, every path behind a bearer token."""
+"""The server side: uvicorn in the process's own loop, on a free port, TLS, every path behind a bearer token."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import uvicorn
+
+from prorl_cli.wire.address import family, in_url
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,6 +48,12 @@ async def answer(send: Send, status: int, text: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+async def unauthorized(send: Send) -> None:
+    """What a stranger is told: nothing."""
+    await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
 class Guard:
     """Pure ASGI middleware: 401 for every request, whatever its path, that lacks the token."""
 
@@ -53,26 +63,38 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not same_token(bearer(scope), self._token):
-            await answer(send, 401, "a bearer token of this run is required")
+            await unauthorized(send)
             return
         await self._app(scope, receive, send)
 
 
-class Server:
-    """One listener of this process."""
+def shown(certificate: Path, key: Path) -> ssl.SSLContext:
+    """The server's side of `client.pinned`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # Callers keep their connections, so nobody resumes a session.
+    context.num_tickets = 0
+    context.load_cert_chain(certificate, key)
+    return context
 
-    def __init__(self, app: App, host: str) -> None:
+
+class Server:
+    """One listener of this process, on one address."""
+
+    def __init__(self, app: App, host: str, certificate: Path, key: Path) -> None:
         self._host = host
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=GRACE_S, ws="none",
+            timeout_graceful_shutdown=GRACE_S, ws="none", server_header=False,
         )  # fmt: skip
+        config.load()
+        config.ssl = shown(certificate, key)
         self._server = uvicorn.Server(config)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Bind a free port, serve, and return the URL."""
-        listener = socket.create_server((self._host, 0), backlog=2048)
+        listener = socket.create_server((self._host, 0), family=family(self._host), backlog=2048)
         # Accepted sockets inherit it; without it every answer waits 40 ms for the client's delayed ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
@@ -81,7 +103,7 @@ class Server:
             if self._serving.done():
                 await self._serving
             await asyncio.sleep(0.001)
-        return f"http://{self._host}:{port}"
+        return f"https://{in_url(self._host)}:{port}"
 
     async def _serve(self, listener: socket.socket) -> None:
         # `_serve` skips uvicorn's own signal handlers: signals belong to the role.
