@@ -91,7 +91,10 @@ def job_state(
             if look:
                 sleep(LOOK_AGAIN_S)
             for source, rung in (("squeue", _queued), ("scontrol", _recorded_by_controller)):
-                if rows := rung(job_id, ask):
+                rows = rung(job_id, ask)
+                if rows and source == "squeue" and rows[0].state in ENDED:
+                    rows, source = _recorded_by_controller(job_id, ask) or rows, "scontrol"  # it knows the exit code
+                if rows:
                     return summary(job_id, rows, source)
         trouble = "neither the queue nor the controller's memory holds it"
         accounted = [row for row in _accounted(job_id, ask) if row.state in ENDED]
