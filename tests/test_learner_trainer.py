@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM
 
 from prorl_cli.errors import ProrlError
 from prorl_cli.learner.batch import build_batch, micro_batches
-from prorl_cli.learner.torch_trainer import TorchTrainer, pack
+from prorl_cli.learner.packing import pack
+from prorl_cli.learner.torch_trainer import TorchTrainer
 from prorl_cli.learner.trainer import Diverged, Interrupted, StepNumbers
 from prorl_cli.trajectory import Sequence, VersionSpan
 from tests.learner_run import VOCAB, recipe, trajectory, write_model
@@ -136,14 +137,21 @@ def test_save_and_restore_go_on_bit_for_bit(model, tmp_path):
 
 def test_an_exported_folder_is_the_policy_and_loads_in_transformers(model, tmp_path):
     trainer = ready(model)
-    before = trainer.digests()
+    before, first = trainer.digests(), AutoModelForCausalLM.from_pretrained(model)
     train(trainer, batch())
     out = tmp_path / "out"
     out.mkdir()
     digests = trainer.export(out)
     assert digests == trainer.digests() != before
-    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "canary.json", "config.json", "model.safetensors", "tokenizer.json",
+    ]  # fmt: skip
     loaded = AutoModelForCausalLM.from_pretrained(out)
+    assert (
+        distance(read_canary(out), measure(loaded).logprobs)
+        < 1e-6
+        < distance(read_canary(out), measure(first).logprobs)
+    )
     ids = torch.arange(10)[None]
     assert torch.equal(loaded(ids).logits, trainer._policy(ids).logits)
     again = ready(out)

@@ -24,12 +24,28 @@ class Row:
     def __len__(self) -> int:
         return len(self.sequence)
 
+    @property
+    def trained(self) -> int:
+        """Authored tokens that something predicts: the first token of a sequence is nobody's."""
+        return self.sequence.loss_mask[1:].count(1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Rows of one step: `shares[u]` belong to optimizer update `u`, and every row is trained on once."""
 
     shares: tuple[tuple[Row, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One optimizer update as one rank does it: its micro-batches in order, and the authored tokens of all ranks.
+
+    Every rank has as many micro-batches as the others; where it runs out of rows they are empty.
+    """
+
+    parts: tuple[tuple[Row, ...], ...]
+    total: int
 
 
 Groups = Seq[Seq[Trajectory]]
@@ -75,6 +91,29 @@ def micro_batches(rows: Seq[Row], budget: int) -> list[list[Row]]:
             found.append([])
         found[-1].append(row)
     return found
+
+
+def schedule(batch: Batch, *, ranks: int, budget: int) -> list[tuple[Share, ...]]:
+    """What each rank does in a step, update by update: a function of the rows and the number of ranks alone."""
+    updates = [_shares(rows, ranks, budget) for rows in batch.shares]
+    return [tuple(update[rank] for update in updates) for rank in range(ranks)]
+
+
+def _shares(rows: Seq[Row], ranks: int, budget: int) -> list[Share]:
+    cut = [[tuple(part) for part in micro_batches(own, budget)] for own in deal(rows, ranks)]
+    rounds = max(map(len, cut))
+    total = sum(row.trained for row in rows)
+    return [Share(parts=(*parts, *[()] * (rounds - len(parts))), total=total) for parts in cut]
+
+
+def deal(rows: Seq[Row], ranks: int) -> list[list[Row]]:
+    """Longest rows first, each to the rank with the fewest tokens so far; a rank's rows stay in their given order."""
+    load = [0] * ranks
+    owner = [0] * len(rows)
+    for number in sorted(range(len(rows)), key=lambda number: -len(rows[number])):
+        owner[number] = min(range(ranks), key=load.__getitem__)
+        load[owner[number]] += len(rows[number])
+    return [[row for row, own in zip(rows, owner, strict=True) if own == rank] for rank in range(ranks)]
 
 
 def record_trouble(ref: RecordRef, trajectory: Trajectory, vocab_size: int) -> str:

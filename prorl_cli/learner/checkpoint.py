@@ -103,7 +103,9 @@ def _manifest(folder: Path) -> CheckpointManifest:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    return {path.name: _digest(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+    """Of every file, in subfolders too: each rank may leave its own."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST)
+    return {path.relative_to(folder).as_posix(): _digest(path) for path in files}
 
 
 def _digest(path: Path) -> str:

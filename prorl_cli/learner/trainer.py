@@ -37,7 +37,8 @@ class StepNumbers:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
     """Token means over the step. `kl` is 0 where β is 0: it is not measured then. `authored` tokens were trained on,
-    `padded` tokens went through each pass; `grad_norm` is before clipping, mean over updates."""
+    `padded` tokens went through each pass; `grad_norm` is before clipping, mean over updates; `authored_by_rank` says
+    who trained on how many."""
 
     loss: float
     entropy: float
@@ -48,6 +49,8 @@ class StepStats:
     authored: int
     padded: int
     updates: int
+    ranks: int
+    authored_by_rank: tuple[int, ...]
 
 
 class Trainer(Protocol):
@@ -82,3 +85,6 @@ class Trainer(Protocol):
 
     def digests(self) -> dict[str, str]:
         """sha256 of each policy tensor's raw little-endian bytes, by its name in the HF folder."""
+
+    def close(self) -> None:
+        """Let go of whatever else takes part; nothing is asked afterwards."""
