@@ -97,6 +97,40 @@ class RunDir:
         """One sbatch: its script, the recipe as resolved, and the job that it became."""
         return self.jobs / f"submitted-{token}"
 
+    def script(self, token: str) -> Path:
+        return self.submission(token) / "job.sh"
+
+    def step_script(self, token: str, component: str) -> Path:
+        """What every process on a node of `component` is started through."""
+        return self.submission(token) / f"step-{component}.sh"
+
+    def sbatch_line(self, token: str) -> Path:
+        return self.submission(token) / "sbatch"
+
+    def submitted_recipe(self, token: str) -> Path:
+        return self.submission(token) / "resolved.json"
+
+    def request(self, token: str) -> Path:
+        """Written before sbatch is called."""
+        return self.submission(token) / "request.json"
+
+    def job_record(self, token: str) -> Path:
+        """Written when sbatch has answered."""
+        return self.submission(token) / "job.json"
+
+    def batch_exit(self, token: str) -> Path:
+        """Written by the batch script itself at its end."""
+        return self.submission(token) / "batch.json"
+
+    def job_log(self, token: str, job_id: int) -> Path:
+        """Where Slurm puts what the batch script says, when it is told nothing else."""
+        return self.submission(token) / f"slurm-{job_id}.out"
+
+    def tokens(self) -> list[str]:
+        """Tokens of all submissions."""
+        names = (entry.name for entry in os.scandir(self.jobs)) if self.jobs.is_dir() else ()
+        return sorted(name.removeprefix("submitted-") for name in names if name.startswith("submitted-"))
+
     # who is alive
     @property
     def endpoints(self) -> Path:

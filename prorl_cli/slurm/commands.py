@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from prorl_cli.errors import UserError
 from prorl_cli.slurm.environment import scrubbed
@@ -47,13 +48,13 @@ class Refused(SlurmError):
         self.text = text
 
 
-def slurm(arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> str:
-    """Standard output of one Slurm command, `squeue …`."""
+def slurm(arguments: Sequence[str], timeout_s: float = TIMEOUT_S, *, folder: Path | None = None) -> str:
+    """Standard output of one Slurm command, `squeue …`, started in `folder`."""
     name = arguments[0]
     try:
         done = subprocess.run(
             list(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=timeout_s, env=scrubbed(), check=False,
+            timeout=timeout_s, env=scrubbed(), check=False, cwd=folder,
         )  # fmt: skip
     except FileNotFoundError:
         raise NotInstalled(f"there is no `{name}` here: {_ELSEWHERE}") from None
