@@ -20,6 +20,9 @@ from prorl_cli.trajectory import Record
 BEAT_S = 2.0
 """Between two announcements of a process: one small file each, cheap on any filesystem."""
 
+SLOT = "PRORL_SLOT"
+"""Environment variable by which a supervisor tells a process its name in the plan."""
+
 
 class Claim(Record):
     """Who took an attempt number."""
