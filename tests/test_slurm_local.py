@@ -14,8 +14,7 @@ import pytest
 from prorl_cli.errors import Fenced
 from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
-from prorl_cli.slurm import Plan, Process, plan_processes, supervise
-from prorl_cli.slurm import local as local_module
+from prorl_cli.slurm import Plan, Process, Watch, plan_processes, supervise, supervisor
 from prorl_cli.slurm.budget import WINDOW_S, RestartBudget
 from prorl_cli.spool.members import StopOrder, claim_attempt, order_stop, read_outcome
 
@@ -65,8 +64,8 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-def run_plan(run, *roles, prepare=NOTHING, restarts=5, tick=lambda: None):
-    outcome = supervise(run, 1, Plan(prepare=prepare, roles=roles), restarts, tick)
+def run_plan(run, *roles, prepare=NOTHING, restarts=5, watch=None):
+    outcome = supervise(run, 1, Plan(prepare=prepare, roles=roles), restarts, watch or Watch())
     assert not [child for child in psutil.Process().children(recursive=True) if str(run.root) in child.cmdline()]
     return outcome
 
@@ -130,7 +129,7 @@ def test_a_stop_during_preparation_stops_the_run(run):
 
 
 def test_a_stop_that_the_coordinator_never_finishes_is_finished_for_it(run, monkeypatch):
-    monkeypatch.setattr(local_module, "STOP_SLACK_S", 0.3)
+    monkeypatch.setattr(supervisor, "STOP_SLACK_S", 0.3)
     body = (
         "from prorl_cli.spool.members import StopOrder, order_stop\n"
         "order_stop(run, 1, StopOrder(mode='drain', deadline_s=0.1))\ntime.sleep(60)\n"
@@ -140,7 +139,7 @@ def test_a_stop_that_the_coordinator_never_finishes_is_finished_for_it(run, monk
 
 
 def test_nothing_is_left_of_roles_that_ignore_the_end_or_leave_orphans(run, monkeypatch):
-    monkeypatch.setattr(local_module, "GRACE_S", 0.5)
+    monkeypatch.setattr(supervisor, "GRACE_S", 0.5)
     orphan = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + orphan + "done()\ntime.sleep(600)\n"
     assert run_plan(run, scripted("engine-0", stubborn), scripted("rollout-0", orphan)).state == "done"
@@ -157,10 +156,10 @@ def test_temporary_files_of_killed_roles_are_swept_at_the_end(run):
 def test_a_killed_starter_takes_its_roles_with_it(run, tmp_path):
     script = tmp_path / "starter.py"
     script.write_text(
-        "import sys\nfrom tests.test_slurm_local import NOTHING, Plan, scripted, supervise\n"
+        "import sys\nfrom tests.test_slurm_local import NOTHING, Plan, Watch, scripted, supervise\n"
         "from prorl_cli.rundir import RunDir\nfrom pathlib import Path\n"
         "role = scripted('engine-0', \"mark('starts'); time.sleep(600)\")\n"
-        "supervise(RunDir(Path(sys.argv[1])), 1, Plan(prepare=NOTHING, roles=(role,)), 5, lambda: None)\n"
+        "supervise(RunDir(Path(sys.argv[1])), 1, Plan(prepare=NOTHING, roles=(role,)), 5, Watch())\n"
     )
     starter = subprocess.Popen([sys.executable, str(script), str(run.root)])
     deadline = time.monotonic() + 20

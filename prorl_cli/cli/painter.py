@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from rich.console import RenderableType
 from rich.live import Live
@@ -10,13 +11,14 @@ from rich.live import Live
 from prorl_cli.errors import ProrlError
 from prorl_cli.report import Status, Tally, read_status, render_live
 from prorl_cli.rundir import RunDir
-from prorl_cli.slurm.child import tail
+from prorl_cli.slurm.child import Child, tail
+from prorl_cli.slurm.supervisor import Watch
 
 REDRAW_S = 1.0
 """Between two pictures of the live view; reading the run costs some milliseconds."""
 
 
-class Painter:
+class Painter(Watch):
     """Redraws the live view, at most every `REDRAW_S`; on a plain log it prints a line now and then.
 
     An observation never ends a run: what cannot be read is shown as such.
@@ -28,7 +30,7 @@ class Painter:
         self._next = 0.0
         self._interval = REDRAW_S if live.console.is_terminal else 15.0
 
-    def __call__(self) -> None:
+    def tick(self, running: Sequence[Child]) -> None:
         """Draw if it is time."""
         now = time.monotonic()
         if now < self._next:

@@ -19,6 +19,7 @@ from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import Incarnation, RunDir
 from prorl_cli.spool.members import (
     BEAT_S,
+    SLOT,
     Endpoint,
     ensure_current,
     live,
@@ -32,9 +33,6 @@ from prorl_cli.wire.server import App, Guard, Server
 
 PEERS_S = 0.5
 """How long a listing of the endpoints is good for."""
-
-SLOT = "PRORL_SLOT"
-"""Environment variable by which a supervisor tells a process its name in the plan."""
 
 
 class Role:

@@ -3,7 +3,7 @@
 Refuses to look inside a role: what runs is `python -m prorl_cli.<room> RUN_DIR`, whoever starts it.
 """
 
-from prorl_cli.slurm.local import supervise
 from prorl_cli.slurm.plan import Plan, Process, plan_processes
+from prorl_cli.slurm.supervisor import Watch, supervise
 
-__all__ = ["Plan", "Process", "plan_processes", "supervise"]
+__all__ = ["Plan", "Process", "Watch", "plan_processes", "supervise"]

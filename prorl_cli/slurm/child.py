@@ -1,4 +1,4 @@
-"""One role process on this machine: started so that it cannot outlive its starter, its end recorded."""
+"""One role process started from here: it cannot outlive its starter, and its end is recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import psutil
 
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.plan import Process
-from prorl_cli.spool.members import Obituary, read_endpoints, write_obituary
+from prorl_cli.spool.members import SLOT, Endpoint, Obituary, read_endpoints, read_obituaries, write_obituary
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -37,9 +38,12 @@ def adopting_orphans() -> Iterator[None]:
 class Child:
     """A started role; `code` is None while it runs."""
 
-    def __init__(self, run: RunDir, attempt: int, process: Process) -> None:
+    def __init__(
+        self, run: RunDir, attempt: int, process: Process, command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
         self.process = process
         self.log = run.log(attempt, process.name)
+        self.started = time.monotonic()
         self._run, self._attempt = run, attempt
         self.log.parent.mkdir(parents=True, exist_ok=True)
         starter = os.getpid()
@@ -51,8 +55,8 @@ class Child:
 
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
-                process.command(run.root), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, preexec_fn=tie_to_starter, env={**ENVIRONMENT, **os.environ},
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=tie_to_starter, env={**ENVIRONMENT, **environment, SLOT: process.name},
             )  # fmt: skip
 
     @property
@@ -74,17 +78,47 @@ class Child:
 
     def bury(self) -> None:
         """Record the end for everybody who waits for this incarnation's heartbeat."""
-        for endpoint in read_endpoints(self._run):
-            if endpoint.pid == self.pid and endpoint.attempt == self._attempt and endpoint.role == self.process.room:
+        told = read_obituaries(self._run)
+        for endpoint in read_endpoints(self._run, self._attempt):
+            if endpoint.incarnation not in told and self.owns(endpoint):
                 reason = how_it_ended(self.code)
                 obituary = Obituary(
                     incarnation=endpoint.incarnation, code=self.code or 0, reason=reason, step=endpoint.step
                 )
                 write_obituary(self._run, obituary)
 
+    def owns(self, endpoint: Endpoint) -> bool:
+        """Whether it is this process that announces itself there."""
+        return endpoint.slot == self.process.name and endpoint.pid == self.pid
+
     def last_words(self, lines: int = 8) -> str:
         """The end of its log."""
         return tail(self.log, lines)
+
+
+class Children:
+    """The `Starter` of this machine: a role is a child process here."""
+
+    tick_s = 0.1
+    """A restart is noticed at once, at no cost."""
+
+    def __init__(self, run: RunDir, attempt: int) -> None:
+        self._run, self._attempt = run, attempt
+
+    def start(self, process: Process) -> Child:
+        """Start `process` here."""
+        return Child(self._run, self._attempt, process, process.command(self._run.root), os.environ)
+
+    def terminate(self, children: Sequence[Child]) -> None:
+        """Ask for an orderly end."""
+        for child in children:
+            child.signal(signal.SIGTERM)
+
+    def kill(self, children: Sequence[Child]) -> None:
+        """End them now, and whatever they left below this process."""
+        for child in children:
+            child.signal(signal.SIGKILL)
+        end_descendants()
 
 
 def how_it_ended(code: int | None) -> str:

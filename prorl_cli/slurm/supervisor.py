@@ -1,28 +1,25 @@
-"""The plan as process groups of this machine, in the foreground: start, restart within a budget, end all.
+"""The plan as processes, whoever starts them: start, restart within a budget, end all.
 
-The run's outcome is the coordinator's to say; this file says it only when no coordinator can.
+The run's outcome is the coordinator's to say; this file says it only when no coordinator can. A `Starter` starts and
+ends processes: `child.Children` here, `step.Steps` on the nodes of a job. A `Watch` looks on.
 """
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 from prorl_cli.errors import Fenced, UserError
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.budget import RestartBudget
-from prorl_cli.slurm.child import Child, adopting_orphans, end_descendants, how_it_ended
+from prorl_cli.slurm.child import Child, Children, adopting_orphans, how_it_ended
 from prorl_cli.slurm.plan import Plan, Process
 from prorl_cli.spool.members import Outcome, current_attempt, publish_outcome, read_outcome, read_stop
 from prorl_cli.spool.tidy import tidy_run
 
-TICK_S = 0.1
-"""Between two looks at the children: a restart is noticed at once, at no cost."""
-
 GRACE_S = 15.0
-"""From SIGTERM to SIGKILL at the end: a learner needs it to write a checkpoint."""
+"""From the request to end until the kill: a learner needs it to write a checkpoint."""
 
 STOP_SLACK_S = 20.0
 """How much longer than a stop order's deadline the coordinator may take to say the outcome."""
@@ -31,9 +28,37 @@ NO_RESTART = UserError.exit_code
 """The exit code that a restart cannot mend: bad input, a full disk."""
 
 
-def supervise(run: RunDir, attempt: int, plan: Plan, restarts: int, tick: Callable[[], None]) -> Outcome:
-    """Run the plan to its outcome. `tick` is called every `TICK_S`; all processes are gone on return."""
-    supervisor = _Supervisor(run, attempt, restarts, tick)
+class Starter(Protocol):
+    """One way to run a process."""
+
+    tick_s: float
+    """Between two looks at the processes and at the run's files."""
+
+    def start(self, process: Process) -> Child:
+        """Start it."""
+
+    def terminate(self, children: Sequence[Child]) -> None:
+        """Ask all of them for an orderly end."""
+
+    def kill(self, children: Sequence[Child]) -> None:
+        """End all of them, and what they started."""
+
+
+class Watch:
+    """Looks on; what a subclass raises ends the attempt."""
+
+    def tick(self, running: Sequence[Child]) -> None:
+        """Called at every tick."""
+
+    def ended(self, child: Child, restarted: bool) -> None:
+        """A process ended although the run goes on."""
+
+
+def supervise(
+    run: RunDir, attempt: int, plan: Plan, restarts: int, watch: Watch, starter: Starter | None = None
+) -> Outcome:
+    """Run the plan to its outcome; all its processes are gone on return."""
+    supervisor = _Supervisor(run, attempt, restarts, watch, starter or Children(run, attempt))
     with adopting_orphans():
         try:
             early = supervisor.prepare(plan.prepare) if plan.prepare is not None else None
@@ -43,8 +68,8 @@ def supervise(run: RunDir, attempt: int, plan: Plan, restarts: int, tick: Callab
 
 
 class _Supervisor:
-    def __init__(self, run: RunDir, attempt: int, restarts: int, tick: Callable[[], None]) -> None:
-        self._run, self._attempt, self._tick = run, attempt, tick
+    def __init__(self, run: RunDir, attempt: int, restarts: int, watch: Watch, starter: Starter) -> None:
+        self._run, self._attempt, self._watch, self._starter = run, attempt, watch, starter
         self._budget = RestartBudget(restarts)
         self._children: list[Child] = []
         self._stop_seen: float | None = None
@@ -57,8 +82,10 @@ class _Supervisor:
                 return self._conclude("stopped", "stopped before the first step")
             self._pause()
         self._children.remove(child)
+        if child.code == Fenced.exit_code:
+            raise _fenced(self._run)
         if child.code:
-            return self._conclude("failed", _failure(child))
+            return self._fail(child)
         return None
 
     def loop(self, roles: tuple[Process, ...]) -> Outcome:
@@ -77,15 +104,12 @@ class _Supervisor:
         return outcome
 
     def end(self) -> None:
-        """SIGTERM, a grace, SIGKILL; then whatever is left below this process."""
-        for child in self._children:
-            child.signal(signal.SIGTERM)
+        """Ask, a grace, kill; then the obituaries of all."""
+        self._starter.terminate(self._children)
         deadline = time.monotonic() + GRACE_S
         while any(child.code is None for child in self._children) and time.monotonic() < deadline:
-            time.sleep(TICK_S)
-        for child in self._children:
-            child.signal(signal.SIGKILL)
-        end_descendants()
+            time.sleep(self._starter.tick_s)
+        self._starter.kill(self._children)
         if current_attempt(self._run) == self._attempt:
             tidy_run(self._run)
         for child in self._children:
@@ -93,22 +117,23 @@ class _Supervisor:
                 child.bury()
 
     def _start(self, process: Process) -> Child:
-        child = Child(self._run, self._attempt, process)
+        child = self._starter.start(process)
         self._children.append(child)
         return child
 
     def _pause(self) -> None:
-        self._tick()
-        time.sleep(TICK_S)
+        self._watch.tick(self._children)
+        time.sleep(self._starter.tick_s)
 
     def _replace(self, child: Child) -> Outcome | None:
         """Restart a role that ended, or say why the run ends."""
         if (outcome := read_outcome(self._run, self._attempt)) is not None:
             return outcome
         if child.code == Fenced.exit_code:
-            raise Fenced(f"a newer attempt of {self._run.root} has taken over; this one ends")
+            raise _fenced(self._run)
         if child.code == NO_RESTART or not self._budget.spend(child.process.name, time.monotonic()):
-            return self._conclude("failed", _failure(child))
+            return self._fail(child)
+        self._watch.ended(child, restarted=True)
         self._start(child.process)
         return None
 
@@ -119,13 +144,16 @@ class _Supervisor:
         self._stop_seen = self._stop_seen or time.monotonic()
         return time.monotonic() - self._stop_seen > order.deadline_s + STOP_SLACK_S
 
+    def _fail(self, child: Child) -> Outcome:
+        self._watch.ended(child, restarted=False)
+        return self._conclude(
+            "failed", f"{child.process.name} {how_it_ended(child.code)}; its last lines:\n{child.last_words()}"
+        )
+
     def _conclude(self, state: Literal["failed", "stopped"], reason: str) -> Outcome:
-        return publish_outcome(self._run, self._attempt, Outcome(state=state, reason=reason, step=_step(self._run)))
+        step = max(self._run.weight_folders(), default=0)
+        return publish_outcome(self._run, self._attempt, Outcome(state=state, reason=reason, step=step))
 
 
-def _failure(child: Child) -> str:
-    return f"{child.process.name} {how_it_ended(child.code)}; its last lines:\n{child.last_words()}"
-
-
-def _step(run: RunDir) -> int:
-    return max(run.weight_folders(), default=0)
+def _fenced(run: RunDir) -> Fenced:
+    return Fenced(f"a newer attempt of {run.root} has taken over; this one ends")
