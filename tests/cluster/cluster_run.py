@@ -1,0 +1,123 @@
+"""A run on the test cluster: its recipe, what its jobs are, and what may be left of it."""
+
+import json
+import os
+from pathlib import Path
+
+import psutil
+
+from prorl_cli.rundir import RunDir
+from prorl_cli.spool.members import current_attempt
+from tests.quick_run import COIN, RECIPE, processes_of, prorl, until
+
+HETJOB = """\
+cluster:
+  executor: slurm
+  topology: hetjob
+  time: 30m
+  drain: 20s
+  restarts: 1000
+  rollout: {nodes: 2, partition: cpu, cpus: 2}
+  engine: {partition: gpu, cpus: 2, gpus: 1}
+  learner: {partition: gpu, cpus: 2, gpus: 1}
+"""
+
+SATELLITES = HETJOB.replace("hetjob", "satellites").replace(
+    "  rollout:", "  control: {partition: cpu, cpus: 2}\n  rollout:"
+)
+
+SINGLE = """\
+cluster:
+  executor: slurm
+  topology: single
+  time: 30m
+  drain: 20s
+  restarts: 1000
+  rollout: {nodes: 2}
+  learner: {partition: all, cpus: 2}
+"""
+
+
+def write_recipe(folder: Path, cluster: str, *, steps, seed=1):
+    """The minimal model and the coin of `quick_run`, on Slurm."""
+    (folder / "coin.py").write_text(COIN)
+    text = RECIPE.format(seed=seed, steps=steps, workers=1, evaluated=0)
+    path = folder / "quick.yaml"
+    path.write_text("".join(line for line in text.splitlines(True) if not line.startswith("cluster:")) + cluster)
+    return path
+
+
+def launch(folder: Path, recipe, *arguments, name="run") -> RunDir:
+    """Submitted, not awaited."""
+    done = prorl(folder, "launch", recipe, "--run-dir", name, *arguments, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return RunDir(folder / name)
+
+
+def resume(folder: Path, *arguments, name="run"):
+    done = prorl(folder, "resume", name, *arguments, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def submitted(run: RunDir) -> list[int]:
+    """The ids of every job that was submitted for this run, oldest first."""
+    found = [json.loads(path.read_text()) for path in run.jobs.glob("submitted-*/job.json")]
+    return [int(job["job_id"]) for job in sorted(found, key=lambda job: job["submitted_at"])]
+
+
+def running_roles(run: RunDir) -> dict[str, list]:
+    """Role → endpoints of the newest attempt whose process lives on one of the cluster's nodes, all of them this host."""
+    from tests.quick_run import live_roles
+
+    return live_roles(run)
+
+
+def attempt(run: RunDir) -> int:
+    return current_attempt(run)
+
+
+def step(run: RunDir) -> int:
+    return max(run.weight_folders(), default=0)
+
+
+def wait_steps(run: RunDir, more: int, seconds=120):
+    """Until `more` further steps were trained."""
+    wanted = step(run) + more
+    until(lambda: step(run) >= wanted, seconds, f"step {wanted} (now {step(run)})\n{last_words(run)}")
+
+
+def last_words(run: RunDir) -> str:
+    """The ends of all logs of the newest attempt, for a failed test's message."""
+    logs = sorted(run.logs.rglob("*.log"))
+    return "\n".join(f"--- {log.relative_to(run.logs)}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+
+class Traces:
+    """What a node shows of a run: taken before it and compared after it, since all nodes are this host."""
+
+    FOLDERS = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
+
+    def __init__(self):
+        self.mounts, self.files = mounts(), self._files()
+
+    def _files(self):
+        return {path for folder in self.FOLDERS for path in folder.iterdir() if path.stat().st_uid == os.getuid()}
+
+    def left(self, folder: Path):
+        """Processes, mounts and temporary files that are there now and were not before."""
+        return [
+            *(f"process {process.pid}: {' '.join(command(process))}" for process in processes_of(folder)),
+            *(f"mount {point}" for point in sorted(mounts() - self.mounts)),
+            *(f"file {path}" for path in sorted(self._files() - self.files)),
+        ]
+
+
+def mounts():
+    return {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+
+
+def command(process: psutil.Process):
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return ["(gone)"]
