@@ -11,6 +11,7 @@ from prorl_cli.learner.batch import build_batch, micro_batches
 from prorl_cli.learner.packing import pack
 from prorl_cli.learner.torch_trainer import TorchTrainer
 from prorl_cli.learner.trainer import Diverged, Interrupted, StepNumbers
+from prorl_cli.spool.canary import distance, measure, read_canary
 from prorl_cli.trajectory import Sequence, VersionSpan
 from tests.learner_run import VOCAB, recipe, trajectory, write_model
 

@@ -18,6 +18,7 @@ from prorl_cli.engine.weights import build_model, load, stage
 from prorl_cli.errors import UserError
 from prorl_cli.learner.torch_trainer import TorchTrainer
 from prorl_cli.recipe import Recipe
+from prorl_cli.spool.canary import distance, measure, read_canary
 from prorl_cli.spool.tensors import tensor_digest
 from prorl_cli.spool.weights import read_weights, verify_weights
 from prorl_cli.warmstart import check_model
@@ -69,6 +70,13 @@ def test_a_model_is_copied_untied_and_answers_as_before(tmp_path, tied, capsys):
     assert len(AutoTokenizer.from_pretrained(folder)) == VOCAB_SIZE
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 1
     assert check_model(str(folder)) == []
+
+
+def test_the_canary_of_a_half_precision_model_is_computed_in_float32(tmp_path):
+    folder, *_ = copied(tmp_path, save(tmp_path / "model", dtype=torch.bfloat16))
+    full, half = (AutoModelForCausalLM.from_pretrained(folder, dtype=kind) for kind in (torch.float32, torch.bfloat16))
+    canary = read_canary(folder)
+    assert distance(canary, measure(full).logprobs) < 1e-6 < distance(canary, measure(half).logprobs)
 
 
 def test_shards_become_one_file_of_the_stored_type(tmp_path):

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from prorl_cli.errors import ProrlError
+from prorl_cli.spool.canary import CANARY
 
 WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")
 
@@ -69,7 +70,7 @@ def require_plain_names(folder: Path, names: Iterable[str]) -> None:
 def write_folder(template: Path, folder: Path, tensors: dict[str, Tensor]) -> None:
     """Fill `folder` with `tensors` and everything else that the folder `template` has."""
     for file in template.iterdir():
-        if file.is_file() and not file.name.endswith(WEIGHT_FILES) and file.name != "MANIFEST.json":
+        if file.is_file() and not file.name.endswith(WEIGHT_FILES) and file.name not in ("MANIFEST.json", CANARY):
             shutil.copyfile(file, folder / file.name)
     config = json.loads((folder / "config.json").read_text())
     config.pop("torch_dtype", None)

@@ -18,6 +18,7 @@ from prorl_cli.learner.folders import load_model, plain_tensors, require_plain_n
 from prorl_cli.learner.policy import Policy
 from prorl_cli.learner.trainer import Diverged, StepNumbers, StepStats
 from prorl_cli.recipe import Recipe
+from prorl_cli.spool.canary import write_canary
 from prorl_cli.spool.tensors import tensor_digest
 
 STATE = "trainer.pt"
@@ -84,6 +85,7 @@ class TorchTrainer(Policy):
 
     def export(self, folder: Path) -> dict[str, str]:
         write_folder(self._template, folder, self._tensors())
+        write_canary(folder, self._policy)
         return self.digests()
 
     def digests(self) -> dict[str, str]:

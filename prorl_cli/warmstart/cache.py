@@ -22,9 +22,9 @@ from prorl_cli.warmstart.folder import Folder
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "reasoning-gym")
 CODE = (
-    "agent.tiny", "sandbox.boxed.tool_run", "sandbox.boxed.tools.calculator", "tasks.arithmetic", "tasks.hash_fixed",
-    "tasks.jsonl", "tasks.open", "tasks.procedural", "tasks.reasoning", "tasks.source", "warmstart.tiny_model",
-    "warmstart.training", "warmstart.transcripts",
+    "agent.tiny", "sandbox.boxed.tool_run", "sandbox.boxed.tools.calculator", "spool.canary", "tasks.arithmetic",
+    "tasks.hash_fixed", "tasks.jsonl", "tasks.open", "tasks.procedural", "tasks.reasoning", "tasks.source",
+    "warmstart.tiny_model", "warmstart.training", "warmstart.transcripts",
 )  # fmt: skip
 """Modules that decide what a transcript says or what is made of it."""
 DIGESTS = "DIGESTS.json"

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from prorl_cli.errors import UserError
+from prorl_cli.spool.canary import write_canary
 from prorl_cli.spool.tensors import tensor_digest
 
 COPIED = (
@@ -32,7 +33,8 @@ def copy_model(model: Path, folder: Path) -> dict[str, str]:
     """Fill `folder` with an untied copy of the HF folder `model`; returns the tensors' digests. `UserError` when it
     cannot be loaded or untied. Tensors keep the type they are stored in."""
     transformers_logging.disable_progress_bar()
-    tensors = _apart(_load(model).state_dict())
+    loaded = _load(model)
+    tensors = _apart(loaded.state_dict())
     for name in COPIED:
         if (model / name).is_file():
             shutil.copyfile(model / name, folder / name)
@@ -40,7 +42,9 @@ def copy_model(model: Path, folder: Path) -> dict[str, str]:
     (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2) + "\n")
     _require_same_names(folder, tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+    digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+    write_canary(folder, loaded.float())
+    return digests
 
 
 def _load(model: Path) -> Any:

@@ -17,6 +17,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from prorl_cli.agent import build_tiny_tokenizer
 from prorl_cli.agent.tiny import BOS, END, VOCAB_SIZE
 from prorl_cli.recipe import Recipe
+from prorl_cli.spool.canary import CANARY, encode, measure
 from prorl_cli.spool.tensors import tensor_digest
 from prorl_cli.warmstart.folder import Folder
 
@@ -53,6 +54,7 @@ def as_folder(model: Any) -> Folder:
         **_tokenizer(),
         "config.json": _json(config),
         "generation_config.json": _json(json.loads(generation.to_json_string())),
+        CANARY: encode(measure(model)),
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
     }
     return Folder(files=files, tensors={name: tensor_digest(tensor) for name, tensor in tensors.items()})
