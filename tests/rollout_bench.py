@@ -85,6 +85,14 @@ class Bench:
         """Everything that the worker started: verifiers, the boxes' parent, boxes."""
         return psutil.Process(self.worker.pid).children(recursive=True)
 
+    async def children_at_rest(self):
+        """Their number once spare boxes are made and old ones gone."""
+        seen = [len(self.children())]
+        while len(seen) < 20 or len(set(seen[-20:])) > 1:
+            await asyncio.sleep(0.02)
+            seen.append(len(self.children()))
+        return seen[-1]
+
 
 @asynccontextmanager
 async def bench(root: Path, *scripts, **sections):

@@ -86,6 +86,15 @@ def zygote_of(processes):
     return first.children()[0] if first.name() == "bwrap" else first
 
 
+def has_grandchildren(process):
+    """Whether any child has children; those of a zygote come and go."""
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):
+            if child.children():
+                return True
+    return False
+
+
 def eldest_box():
     """The first process of the box that was started first; a spare box is younger."""
     boxes = zygote_of(box_processes()).children()

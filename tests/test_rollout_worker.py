@@ -53,7 +53,7 @@ def test_cancelled_members_end_within_two_seconds_a_term_ends_all_and_what_is_fi
         async with bench(tmp_path, {}, tasks=tasks("Boxed")) as made:
             made.group(0, range(3))
             await made.records(3)
-            idle = len(made.children())
+            idle = await made.children_at_rest()
             await made.script(0, hang=True)
             made.group(1, range(5), task=1)
             await made.in_flight(5)

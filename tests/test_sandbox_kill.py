@@ -19,6 +19,7 @@ from tests.sandbox_kit import (
     PROBE,
     RUNTIMES,
     box_processes,
+    has_grandchildren,
     need_runtime,
     opened,
     orphans_come_here,
@@ -154,7 +155,7 @@ def test_a_call_that_loses_the_parent_is_an_error_of_the_machine_at_once(runtime
             box = await factory.start()
             call = asyncio.create_task(probe(box, "import time; time.sleep(60)", timeout_s=90))
             zygote = zygote_of(box_processes())
-            await until(lambda: any(first.children() for first in zygote.children()))
+            await until(lambda: has_grandchildren(zygote))
             zygote.kill()
             with pytest.raises(InfraError, match="parent process"):
                 await asyncio.wait_for(call, 10)
