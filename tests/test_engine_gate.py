@@ -5,9 +5,10 @@ import json
 from contextlib import asynccontextmanager
 
 import aiohttp
+import msgspec
 import pytest
 
-from prorl_cli.engine.gate import SETTINGS, Door, Gate, GateSettings, GateState, weigh
+from prorl_cli.engine.gate import SETTINGS, Door, Gate, GateSettings, GateState, Move, weigh
 from prorl_cli.engine.protocol import GENERATE_PATH
 from tests import tls
 
@@ -233,14 +234,95 @@ def test_the_report_holds_the_engines_own_facts():
     run(test())
 
 
-def test_loaded_by_import_path_alone_it_reads_its_settings_from_the_file_named_in_the_environment(
-    tmp_path, monkeypatch
-):
+@pytest.fixture
+def led(tmp_path, monkeypatch):
+    """The door of a gate that is loaded by import path alone."""
     path = tmp_path / "gate.json"
-    path.write_text(json.dumps({"data_token": DATA, "admin_token": ADMIN, "vocab_size": 9, "max_model_len": 16}))
+    path.write_bytes(msgspec.json.encode(LIMITS))
     monkeypatch.setenv(SETTINGS, str(path))
-    gate = Gate(App.__call__)
-    assert gate.door.open and gate.door.settings.vocab_size == 9
+    return Gate(App.__call__).door
+
+
+def test_loaded_by_import_path_alone_it_reads_its_settings_and_lets_nothing_in_before_it_is_told(led):
+    assert led.settings == LIMITS and led.state is GateState.LOADING and not led.open
+
+
+def test_whoever_leads_it_moves_it_with_the_admin_token_and_every_move_rings(led):
+    async def test():
+        async with site(led) as here:
+            move = {"state": "ready", "version": 3}
+            for token in (None, DATA):
+                assert await here.status("POST", "/gate/state", token, move) == 401
+            rung = asyncio.ensure_future(here.call("GET", "/doorbell?since=0", DATA))
+            assert await here.status("GET", "/doorbell?since=0", None) == 401
+            for wrong in (b"", b"{", {"state": "asleep", "version": 3}, {"state": "ready"}):
+                assert await here.status("POST", "/gate/state", ADMIN, wrong) == 400
+            await asyncio.sleep(0.05)
+            assert not rung.done() and led.state is GateState.LOADING
+            report = json.loads((await here.call("POST", "/gate/state", ADMIN, move))[1])
+            assert (report["state"], report["version"]) == ("ready", 3)
+            assert json.loads((await rung)[1]) == {"rings": 1}
+            assert await here.status("POST", GENERATE_PATH, DATA, ask([1])) == 200
+            assert all(path == GENERATE_PATH for _, path, _ in here.app.seen)
+
+    run(test())
+
+
+def test_a_gate_in_its_engines_own_process_is_not_moved_from_outside():
+    async def test():
+        async with site() as here:
+            assert await here.status("POST", "/gate/state", ADMIN, {"state": "failed", "version": 3}) == 404
+            assert here.door.state is GateState.READY
+
+    run(test())
+
+
+@pytest.mark.parametrize("end", ["ready", "failed"])
+def test_answers_of_a_paused_engine_are_held_until_its_weights_are_proved(led, end):
+    async def test():
+        async with site(led) as here:
+            led.move(Move(state=GateState.PAUSED, version=1))
+            held = asyncio.ensure_future(here.call("POST", GENERATE_PATH, DATA, ask([1])))
+            await until(lambda: here.app.seen)
+            await asyncio.sleep(0.05)
+            assert not held.done() and led.in_flight_requests == 1
+            led.move(Move(state=GateState(end), version=2))
+            if end == "ready":
+                status, _, headers = await held
+                assert status == 200 and headers["x-weight-version"] == "2"
+            else:
+                await asyncio.sleep(0.05)
+                assert not held.done()
+                held.cancel()
+
+    run(test())
+
+
+def test_a_door_that_drains_lets_out_what_was_proved_and_nothing_else(led):
+    for state, out in ((GateState.READY, True), (GateState.PAUSED, False)):
+        led.move(Move(state=state, version=1))
+        led.move(Move(state=GateState.DRAINING, version=1))
+        assert led.proved.is_set() is out
+
+
+def test_generated_tokens_and_busy_time_are_counted_where_the_engine_gives_no_facts():
+    async def test():
+        async with site() as here:
+            body = ask([1]) | {"usage": {"prompt_tokens": 1, "completion_tokens": 12}}
+            for _ in range(2):
+                await here.status("POST", GENERATE_PATH, DATA, body)
+            report = json.loads((await here.call("GET", "/gate", DATA))[1])
+            assert report["tokens_total"] == 24 and 0 < report["busy_s"] < 5
+            here.app.release.clear()
+            running = asyncio.ensure_future(here.status("POST", GENERATE_PATH, DATA, ask([1])))
+            await until(lambda: here.door.busy_s > report["busy_s"] + 0.05)
+            here.app.release.set()
+            await running
+            idle = here.door.busy_s
+            await asyncio.sleep(0.02)
+            assert here.door.busy_s == idle
+
+    run(test())
 
 
 def test_a_request_without_max_tokens_weighs_all_the_room_there_is():

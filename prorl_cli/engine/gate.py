@@ -4,13 +4,19 @@ It asks for a token on every path (vLLM's own key leaves the development endpoin
 generation and for GET, the admin token for everything else. It refuses ids outside the vocabulary before the
 engine sees them (one such id kills a vLLM without tokenizer), counts what is in flight, stamps the weight version
 on answers, drains, and tells its state at `GET /gate`. It never changes a body: what it read it replays.
+
+In another process than its engine's supervisor (vLLM) that one moves it: `POST /gate/state {state, version}`. It then
+has a doorbell, and holds answers back while paused: they may come from weights that are not proved yet.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,6 +24,7 @@ from typing import Any
 import msgspec
 
 from prorl_cli.engine.protocol import GENERATE_PATH
+from prorl_cli.wire.doorbell import Doorbell
 from prorl_cli.wire.server import App, Message, Receive, Scope, Send, answer, bearer, same_token, unauthorized
 
 SETTINGS = "PRORL_GATE"
@@ -52,6 +59,13 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("the gate needs both tokens: an empty one would let everybody in")
 
 
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `POST /gate/state`."""
+
+    state: GateState
+    version: int
+
+
 def _no_facts() -> dict[str, float]:
     return {}
 
@@ -65,18 +79,57 @@ class Door:
     version: int = -1
     in_flight_requests: int = 0
     in_flight_tokens: int = 0
+    tokens_total: int = 0
+    """Generated in answers that are complete."""
     facts: Callable[[], dict[str, float]] = _no_facts
+    """The engine's own, where it has any."""
+    doorbell: Doorbell | None = None
+    """Where the gate is moved from outside: it rings at every move."""
+    proved: asyncio.Event | None = None
+    """With a doorbell: unset while answers are held back."""
+    _busy_s: float = 0.0
+    _busy_since: float = field(default_factory=time.monotonic)
 
     @classmethod
     def from_environment(cls) -> Door:
-        """For a server that loads its weights itself before it listens, as vLLM does."""
+        """For a server in a process of its own."""
         raw = Path(os.environ[SETTINGS]).read_bytes()
-        return cls(settings=msgspec.json.decode(raw, type=GateSettings), state=GateState.READY)
+        settings = msgspec.json.decode(raw, type=GateSettings)
+        return cls(settings=settings, doorbell=Doorbell(), proved=asyncio.Event())
+
+    def move(self, to: Move) -> None:
+        """What the supervisor says is so; a door that drains goes on letting out what it let out before."""
+        self.state, self.version = to.state, to.version
+        if self.proved is not None and to.state is GateState.READY:
+            self.proved.set()
+        elif self.proved is not None and to.state is not GateState.DRAINING:
+            self.proved.clear()
+        if self.doorbell is not None:
+            self.doorbell.ring()
 
     @property
     def open(self) -> bool:
         """May a new generation enter?"""
         return self.state in (GateState.READY, GateState.PAUSED) and self.settings.vocab_size > 0
+
+    def enter(self, tokens: int) -> None:
+        """A request that may hold so many tokens goes in."""
+        if not self.in_flight_requests:
+            self._busy_since = time.monotonic()
+        self.in_flight_requests += 1
+        self.in_flight_tokens += tokens
+
+    def leave(self, tokens: int) -> None:
+        """Once for every `enter`, however it ended."""
+        self.in_flight_requests -= 1
+        self.in_flight_tokens -= tokens
+        if not self.in_flight_requests:
+            self._busy_s += time.monotonic() - self._busy_since
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which anything was in flight."""
+        return self._busy_s + (time.monotonic() - self._busy_since if self.in_flight_requests else 0.0)
 
     def drain(self) -> None:
         """Take nothing new from now on; a failed engine stays failed."""
@@ -90,8 +143,8 @@ class Door:
             "version": self.version,
             "in_flight_requests": self.in_flight_requests,
             "in_flight_tokens": self.in_flight_tokens,
-            "tokens_total": 0,
-            "busy_s": 0.0,
+            "tokens_total": self.tokens_total,
+            "busy_s": self.busy_s,
             "tokens_per_s": 0.0,
             "vocab_size": self.settings.vocab_size,
             "max_model_len": self.settings.max_model_len,
@@ -105,6 +158,7 @@ class Gate:
     def __init__(self, app: App, door: Door | None = None) -> None:
         self._app = app
         self.door = door or Door.from_environment()
+        self._doorbell: App | None = self.door.doorbell.route().app if self.door.doorbell else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, answer itself, or hand on. A WebSocket gets no further: nothing here speaks it."""
@@ -115,7 +169,9 @@ class Gate:
         elif not same_token(bearer(scope), self._token_for(scope)):
             await unauthorized(send)
         elif f"{scope['path']}/".startswith("/gate/"):
-            await self._own(scope, send)
+            await self._own(scope, receive, send)
+        elif self._doorbell is not None and scope["path"] == "/doorbell":
+            await self._doorbell(scope, receive, send)
         elif scope["method"] == "POST" and scope["path"] == GENERATE_PATH:
             await self._generate(scope, receive, send)
         else:
@@ -127,10 +183,16 @@ class Gate:
         settings = self.door.settings
         return settings.data_token if reading or generating else settings.admin_token
 
-    async def _own(self, scope: Scope, send: Send) -> None:
+    async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = (scope["method"], scope["path"])
         if request == ("POST", "/gate/drain"):
             self.door.drain()
+        elif request == ("POST", "/gate/state") and self.door.doorbell is not None:
+            try:
+                self.door.move(msgspec.json.decode(await _read(receive) or b"", type=Move))
+            except msgspec.DecodeError:
+                await answer(send, 400, "the body must be JSON with state and version")
+                return
         elif request != ("GET", "/gate"):
             await answer(send, 404, "no such gate path")
             return
@@ -147,22 +209,28 @@ class Gate:
         if refusal:
             await answer(send, *refusal)
             return
-        self.door.in_flight_requests += 1
-        self.door.in_flight_tokens += tokens
+        self.door.enter(tokens)
         try:
             await self._app(scope, _replay(body, receive), self._stamped(send))
         finally:
-            self.door.in_flight_requests -= 1
-            self.door.in_flight_tokens -= tokens
+            self.door.leave(tokens)
 
     def _stamped(self, send: Send) -> Send:
         async def stamp(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if self.door.proved is not None:
+                    await self.door.proved.wait()
                 version = (b"x-weight-version", str(self.door.version).encode())
                 message = {**message, "headers": [*message.get("headers", ()), version]}
+            elif said := _COMPLETION_TOKENS.search(message.get("body", b"")):
+                self.door.tokens_total += int(said[1])
             await send(message)
 
         return stamp
+
+
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
+"""In the usage of an answer, which comes in one piece."""
 
 
 class _Budget(msgspec.Struct, frozen=True):
