@@ -56,7 +56,8 @@ class Keeper:
         self.running[node].kill()
         self.running[node].wait()
         for process in processes_of_node(node):
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def idle(self):
         command = ["sinfo", "-h", "-N", "-p", "cpu,gpu", "-o", "%N %T"]
@@ -70,16 +71,22 @@ class Keeper:
 
 
 def processes_of_node(node):
-    """Jobs' processes carry their node's name; the daemons that hold them (`slurmstepd`) are their parents."""
-    for process in psutil.Process().children(recursive=True):
+    """`slurmstepd` holds the processes of one step on one node, and those carry their node's name."""
+    for holder in psutil.Process().children(recursive=True):
         try:
-            if process.environ().get("SLURMD_NODENAME") == node:
-                parent = process.parent()
-                if parent is not None and parent.name() == "slurmstepd":
-                    yield parent
-                yield process
+            if holder.name() == "slurmstepd":
+                held = holder.children(recursive=True)
+                if any(names_node(process, node) for process in held):
+                    yield from (holder, *held)
         except psutil.NoSuchProcess:
             continue
+
+
+def names_node(process, node):
+    try:
+        return process.environ().get("SLURMD_NODENAME") == node
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
 
 
 def lay_out(place: Place):
