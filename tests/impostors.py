@@ -1,6 +1,6 @@
 """Listeners that took over a port of a run: what they hear is kept."""
 
-import asyncio
+import socket
 import ssl
 import threading
 
@@ -8,50 +8,51 @@ from prorl_cli.wire.certificate import make
 from prorl_cli.wire.server import shown
 from tests import tls
 
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
 
 class Impostor:
-    """Answers every request with `200 {}`, plain or with TLS under a certificate of its own, from a thread of its own."""
+    """Answers whatever comes with `200 {}`, in plain text or with TLS under a certificate of its own."""
 
     def __init__(self, port=0, certificate=None):
         self.heard = b""
-        self.calls = 0
-        self._port = port
+        self.accepted = 0
         self._context = None if certificate is None else shown(*certificate)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener.settimeout(0.1)
+        self.port = self._listener.getsockname()[1]
+        self.url = f"https://127.0.0.1:{self.port}"
+        self._leave = threading.Event()
+        self._thread = threading.Thread(target=self._listen)
 
     def __enter__(self):
         self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
-        self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"https://127.0.0.1:{self.port}"
         return self
 
     def __exit__(self, *_):
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._leave.set()
         self._thread.join(10)
-        self._loop.close()
+        self._listener.close()
 
-    async def _listen(self):
-        self._loop.set_exception_handler(lambda *_: None)
-        return await asyncio.start_server(self._hear, "127.0.0.1", self._port, ssl=self._context)
+    def _listen(self):
+        while not self._leave.is_set():
+            try:
+                end, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            self.accepted += 1
+            with end:
+                end.settimeout(1)
+                self._hear(end)
 
-    async def _close(self):
-        self._server.close()
-        await asyncio.sleep(0.1)
-
-    async def _hear(self, reader, writer):
-        self.calls += 1
+    def _hear(self, end):
         try:
-            async with asyncio.timeout(1):
-                while piece := await reader.read(65536):
+            with end if self._context is None else self._context.wrap_socket(end, server_side=True) as spoken:
+                while piece := spoken.recv(65536):
                     self.heard += piece
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
-        except (TimeoutError, OSError, ssl.SSLError):
+                    spoken.sendall(ANSWER)
+        except (OSError, ssl.SSLError):
             pass
-        finally:
-            writer.close()
 
 
 def foreign():

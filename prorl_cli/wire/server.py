@@ -83,8 +83,9 @@ class Server:
 
     def __init__(self, app: App, host: str, certificate: Path, key: Path) -> None:
         self._host = host
+        # Any stranger can provoke uvicorn's warnings, and so fill a disk with them.
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S,
+            app, log_level="error", access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S, ws="none", server_header=False,
         )  # fmt: skip
         config.load()
