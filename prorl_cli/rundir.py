@@ -90,6 +90,10 @@ class RunDir:
         """The checkpoint that the attempt was told to go back to."""
         return self.job(attempt) / "restore.json"
 
+    def rendezvous(self, attempt: int, key: str) -> Path:
+        """Where the ranks of one start of the learner find rank 0."""
+        return self.job(attempt) / f"ranks-{key}.json"
+
     def exit(self, attempt: int) -> Path:
         return self.job(attempt) / "exit.json"
 

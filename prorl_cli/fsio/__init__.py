@@ -9,6 +9,7 @@ from prorl_cli.fsio.append import AppendFile
 from prorl_cli.fsio.liveness import DeathJudge
 from prorl_cli.fsio.publishing import (
     fsync_folder,
+    fsync_tree,
     make_folder,
     publish,
     publish_exclusive,
@@ -26,6 +27,7 @@ __all__ = [
     "DeathJudge",
     "OpenFile",
     "fsync_folder",
+    "fsync_tree",
     "make_folder",
     "names",
     "publish",

@@ -65,7 +65,7 @@ def publish_folder(temporary: Path, final: Path) -> bool:
         if final.name in names(final.parent):
             remove_folder(temporary)
             return False
-        _fsync_tree(temporary)
+        fsync_tree(temporary)
         try:
             os.rename(temporary, final)
         except OSError as error:
@@ -108,6 +108,18 @@ def fsync_folder(path: Path) -> None:
                 raise
         finally:
             os.close(fd)
+
+
+def fsync_tree(top: Path) -> None:
+    """Make everything in `top` durable that this node wrote."""
+    for folder, _, files in os.walk(top, topdown=False):
+        for name in files:
+            fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        fsync_folder(Path(folder))
 
 
 def sweep(folder: Path, older_than_s: float) -> list[Path]:
@@ -178,17 +190,6 @@ def _make_one(path: Path) -> bool:
         return False
     fsync_folder(path.parent)
     return True
-
-
-def _fsync_tree(top: Path) -> None:
-    for folder, _, files in os.walk(top, topdown=False):
-        for name in files:
-            fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        fsync_folder(Path(folder))
 
 
 def _clock(folder: Path) -> float:
