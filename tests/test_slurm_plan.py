@@ -84,6 +84,7 @@ def test_the_plain_job_asks_for_all_nodes_as_the_learner_wants_them():
         ({"engine": {"constraint": "a\nb"}}, "cluster.engine.constraint holds a line break"),
         ({"topology": "single", "engine": {"gpus": 2}}, "cluster.engine.gpus is more than cluster.learner.gpus"),
         ({"licenses": "HetJob"}, "cluster.licenses holds the word hetjob"),
+        ({"setup": "module load a\n#SBATCH -p x\n"}, "cluster.setup holds #SBATCH lines"),
         ({"learner": {"extra": ["-p gpu"]}}, "cluster.learner.extra[0] is not a long option"),
     ],
 )

@@ -117,7 +117,9 @@ def _too_short(cluster: Cluster) -> Iterator[str]:
 
 
 def _unspeakable(recipe: Recipe) -> Iterator[str]:
-    """Texts that would end a directive, or that Slurm reads as the border of a component."""
+    """Texts that would end a directive, that Slurm reads as the border of a component, or that it does not read."""
+    if re.search(r"^\s*#SBATCH", recipe.cluster.setup, re.MULTILINE):
+        yield "cluster.setup holds #SBATCH lines, which come too late to count: give them as cluster.<component>.extra"
     for key, text in _texts(recipe):
         if not text.isprintable():
             yield f"cluster.{key} holds a line break or another control character: {text!r}"
