@@ -10,7 +10,7 @@ SEED ?=
 SEEDS ?= 1 2 3
 OUT ?= bench.json
 
-.PHONY: demo demo-seeds test soak test-cluster quick check format bench-spool bench-demo clean
+.PHONY: demo demo-seeds test soak test-cluster quick check format bench-spool bench-demo bench-cluster clean
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -56,7 +56,7 @@ format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench-spool bench-demo: bench-%: $(VENV)/ready ## writes $(OUT)
+bench-spool bench-demo bench-cluster: bench-%: $(VENV)/ready ## writes $(OUT)
 	$(BIN)/python -m tests.bench.bench_$* $(OUT)
 
 clean:
