@@ -1,13 +1,14 @@
 """The worker's process: requests from its log into the pipeline, finished members into its own log.
 
 A request seen twice is one request. A cancelled member leaves no record: the coordinator has struck it off already.
-A drained worker starts nothing more and stays, so that its log can be read to the end. SIGTERM ends what runs and
-commits what is finished.
+A drained worker starts nothing more and stays, so that its log can be read to the end. SIGUSR2 drains it without an
+order, when its node is wanted back. SIGTERM ends what runs and commits what is finished.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from functools import partial
 from typing import Any
@@ -53,6 +54,7 @@ class Worker:
         await role.serve([])
         role.hear("coordinator")
         role.spawn(self._committer.run())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._leave)
         await role.announce_now(state="ready", runtime=self._parts.boxes.runtime)
         try:
             while not role.stopping.is_set():
@@ -90,6 +92,9 @@ class Worker:
         if record.error_class is not None:
             self._role.log.warning("%s failed: %s", record.id, record.error)
         self._committer.add(record)
+
+    def _leave(self) -> None:
+        self._role.spawn(self._drain(self._role.recipe.cluster.drain))
 
     async def _drain(self, deadline_s: float) -> None:
         self._role.announce(state="draining")

@@ -17,6 +17,7 @@ from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.child import Child, end_descendants
 from prorl_cli.slurm.commands import SlurmError, slurm
 from prorl_cli.slurm.plan import Process
+from prorl_cli.slurm.script import step_command
 from prorl_cli.slurm.topology import Topology
 from prorl_cli.spool.members import Endpoint
 
@@ -33,8 +34,8 @@ NEEDED = re.compile(
 are options that the batch step's own shape would force on every step."""
 
 
-def srun_command(topology: Topology, process: Process, root: Path) -> list[str]:
-    """The argv that starts `process` on its nodes: everything said, nothing inherited."""
+def srun_command(topology: Topology, process: Process, command: Sequence[str]) -> list[str]:
+    """The argv that runs `command` on the nodes of `process`: everything said, nothing inherited."""
     placed = topology.of(process.component)
     nodes = placed.nodes[process.node : process.node + process.nodes]
     ranks = process.tasks // process.nodes
@@ -45,7 +46,7 @@ def srun_command(topology: Topology, process: Process, root: Path) -> list[str]:
         f"--ntasks={process.tasks}", f"--ntasks-per-node={ranks}", f"--cpus-per-task={cpus}",
         f"--gres=gpu:{process.gpus}" if process.gpus else "--gres=none", "--mem=0", "--overlap",
         "--mpi=none", "--kill-on-bad-exit=1", "--input=none", "--export=ALL",
-        *(["--label"] if process.tasks > 1 else []), *process.command(root),
+        *(["--label"] if process.tasks > 1 else []), *command,
     ]  # fmt: skip
 
 
@@ -68,11 +69,13 @@ def role_code(code: int, log: str) -> int:
 class Step(Child):
     """A role's `srun`, as a child of the batch step."""
 
-    def __init__(self, run: RunDir, attempt: int, process: Process, topology: Topology) -> None:
+    def __init__(
+        self, run: RunDir, attempt: int, process: Process, topology: Topology, command: Sequence[str]
+    ) -> None:  # fmt: skip
         self._topology = topology
         self._log_start = _size(run.log(attempt, process.name))
-        command = srun_command(topology, process, run.root)
-        super().__init__(run, attempt, process, command, step_environment(os.environ))
+        srun = srun_command(topology, process, command)
+        super().__init__(run, attempt, process, srun, step_environment(os.environ))
 
     @property
     def code(self) -> int | None:
@@ -109,12 +112,13 @@ class Steps:
     tick_s = 0.5
     """The run's files are on a filesystem that many share."""
 
-    def __init__(self, run: RunDir, attempt: int, topology: Topology) -> None:
-        self._run, self._attempt, self._topology = run, attempt, topology
+    def __init__(self, run: RunDir, attempt: int, topology: Topology, token: str) -> None:
+        self._run, self._attempt, self._topology, self._token = run, attempt, topology, token
 
     def start(self, process: Process) -> Child:
         """Start `process` on its nodes."""
-        return Step(self._run, self._attempt, process, self._topology)
+        command = step_command(self._run, self._token, process)
+        return Step(self._run, self._attempt, process, self._topology, command)
 
     def terminate(self, children: Sequence[Child]) -> None:
         """Ask for an orderly end; whom Slurm cannot be asked about is killed after the grace."""

@@ -65,10 +65,12 @@ class Obituary(Record):
 
 
 class StopOrder(Record):
-    """`drain`: finish what runs within `deadline_s` seconds; `now`: end at once."""
+    """`drain`: finish what runs within `deadline_s` seconds; `now`: end at once. `reason` says who wants it, when it is
+    not the user."""
 
     mode: Literal["drain", "now"]
     deadline_s: float
+    reason: str = ""
 
 
 class RestoreOrder(Record):
