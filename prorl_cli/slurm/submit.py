@@ -63,9 +63,10 @@ def submit(
     """Submit once, whatever the controller forgets to answer; returns the job's id. A refusal leaves nothing."""
     if (known := read_job(run, token)) is not None:
         return known.job_id
+    unsure = read_request(run, token) is not None
     write_folder(run, recipe, Request(token=token, after=after, satellite=satellite, restore=restore))
     try:
-        answer = _sbatch(run, token, sleep)
+        answer = _sbatch(run, token, unsure, sleep)
     except ControllerDown:
         raise
     except SlurmError:
@@ -142,11 +143,12 @@ def find_job(token: str) -> int | None:
     return None
 
 
-def _sbatch(run: RunDir, token: str, sleep: Callable[[float], None]) -> str:
+def _sbatch(run: RunDir, token: str, unsure: bool, sleep: Callable[[float], None]) -> str:
+    """`unsure`: an earlier call may have arrived."""
     for wait_s in (0.0, *BACK_OFF_S):
         sleep(wait_s)
         try:
-            if wait_s and (found := find_job(token)) is not None:
+            if (wait_s or unsure) and (found := find_job(token)) is not None:
                 return str(found)
             return slurm(script.SBATCH, folder=run.submission(token))
         except ControllerDown as error:
