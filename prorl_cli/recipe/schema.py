@@ -53,8 +53,11 @@ class Agent(Section):
 class Sandbox(Section):
     """Where tool calls run."""
 
-    runtime: Literal["auto", "bwrap", "process"] = "auto"
-    """`auto` takes bwrap where it works, else `process`, which promises no isolation."""
+    runtime: Literal["auto", "apptainer", "bwrap", "process"] = "auto"
+    """`apptainer` (or `singularity`, where that is installed) runs tools in `image`. `auto` takes bwrap where it works,
+    else `process`, which promises no isolation."""
+    image: str = ""
+    """With `runtime: apptainer`: the image, a SIF file or an unpacked folder that every rollout node can read."""
     tool_timeout: Duration = 10.0
     """Wall clock of one tool call."""
     memory: Size = 2**28
@@ -63,6 +66,14 @@ class Sandbox(Section):
     """Processes of one box."""
     cpu: Duration = 60.0
     """CPU time of one box."""
+
+    @model_validator(mode="after")
+    def _an_image_and_its_runtime_go_together(self) -> Sandbox:
+        if self.runtime == "apptainer" and not self.image:
+            raise ValueError("`runtime: apptainer` needs `image`: a SIF file, or the folder of an unpacked image")
+        if self.image and self.runtime != "apptainer":
+            raise ValueError(f"`image` is for `runtime: apptainer`, not for {self.runtime!r}")
+        return self
 
 
 class Stage(Section):
@@ -100,19 +111,31 @@ class Rollout(Section):
 class Engine(Section):
     """The policy servers."""
 
-    kind: Literal["embedded"] = "embedded"
-    """`embedded` serves small models from this machine's CPU."""
+    kind: Literal["embedded", "vllm"] = "embedded"
+    """`embedded` serves small models from this machine's CPU; `vllm` starts a vLLM server for each engine."""
     max_model_len: int = Field(default=2048, ge=8)
     """Longest sequence served, tokens."""
     slots: int = Field(default=64, ge=1)
     """Sequences decoded at once by one engine."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of one embedded engine."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """GPUs that share one vLLM engine."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Type that vLLM computes in; `auto` is vLLM's choice."""
+    enforce_eager: bool = False
+    """vLLM without compilation and CUDA graphs: starts sooner, decodes slower."""
+    vllm_args: tuple[str, ...] = ()
+    """Further options of vLLM's server for this site, as `--gpu-memory-utilization=0.8`."""
 
 
 class Learner(Section):
-    """Numbers of one training step."""
+    """Numbers of one training step, and what computes it."""
 
+    backend: Literal["torch", "deepspeed"] = "torch"
+    """`torch`: one process on the CPU. `deepspeed`: as many ranks as `cluster.learner` has GPUs, or nodes without."""
+    zero: int = Field(default=0, ge=0, le=3)
+    """DeepSpeed's ZeRO stage: optimizer state (1), gradients too (2), weights too (3) are spread over the ranks."""
     steps: int = Field(default=100, ge=0)
     """Training steps of the run."""
     lr: float = Field(default=1e-6, gt=0)
@@ -143,6 +166,12 @@ class Learner(Section):
     """CPU threads of the learner."""
     shuffle_rewards: bool = False
     """Control experiment: permutes rewards within every step, so that nothing can be learned."""
+
+    @model_validator(mode="after")
+    def _zero_needs_deepspeed(self) -> Learner:
+        if self.zero and self.backend != "deepspeed":
+            raise ValueError(f"zero: {self.zero} needs `backend: deepspeed`")
+        return self
 
 
 class Eval(Section):
