@@ -103,9 +103,9 @@ class Role:
         return [peer for peer in self._peers[1] if peer.role == kind]
 
     def announce(self, *, state: str | None = None, version: int | None = None, step: int | None = None,
-                 **facts: float | int | str) -> None:  # fmt: skip
-        """Change what the next heartbeat says of this process."""
-        given = {"state": state, "version": version, "step": step}
+                 url: str | None = None, **facts: float | int | str) -> None:  # fmt: skip
+        """Change what the next heartbeat says of this process. `url`: where another process listens for this one."""
+        given = {"state": state, "version": version, "step": step, "url": url}
         changes = {key: value for key, value in given.items() if value is not None}
         self._endpoint = msgspec.structs.replace(self._endpoint, **changes, facts={**self._endpoint.facts, **facts})
 
