@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
+from prorl_cli.spool.canary import write_canary
 from prorl_cli.spool.weights import publish_weights, read_weights
 
 VOCAB = 102
@@ -47,6 +48,7 @@ def publish(run, version, model, *, change=lambda folder: None):
 
     def write(folder):
         model.save_pretrained(folder)
+        write_canary(folder, model)
         found = digests(folder)
         change(folder)
         return found

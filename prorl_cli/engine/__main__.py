@@ -1,11 +1,14 @@
-"""`python -m prorl_cli.engine RUN_DIR`: one embedded engine of a run."""
+"""`python -m prorl_cli.engine RUN_DIR`: one engine of a run."""
 
 from prorl_cli.role import Role, main
 
 
 async def body(role: Role) -> None:
-    """Imports torch only here, once the endpoint says that this process lives."""
-    from prorl_cli.engine.follow import follow
+    """Imports what the kind of engine needs only here, once the endpoint says that this process lives."""
+    if role.recipe.engine.kind == "vllm":
+        from prorl_cli.engine.vllm import follow
+    else:
+        from prorl_cli.engine.follow import follow
 
     await follow(role)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,9 @@ NO_ROUTER_S = 5.0
 
 PERMIT_POLL_S = 0.2
 """Between two requests for a permit: a swap of the other engines takes a fraction of a second."""
+
+RENEW_S = 20.0
+"""A third of a permit's life."""
 
 CALL_S = 2.0
 """Deadline of one call to the router."""
@@ -100,6 +103,22 @@ async def permit(role: Role, version: int) -> bool:
                 return True
             await role.nap(PERMIT_POLL_S)
     return False
+
+
+@asynccontextmanager
+async def renewed(role: Role, version: int) -> AsyncIterator[None]:
+    """Keep the permit for as long as the block lasts: a large model loads for longer than a permit lives."""
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            await _ask(role, "permits", {"engine": role.name, "version": version})
+
+    renewing = asyncio.ensure_future(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
 
 
 async def release(role: Role) -> None:
