@@ -7,10 +7,12 @@ import shutil
 from pathlib import Path
 
 from prorl_cli.cli.claim import at_work
+from prorl_cli.cli.queueing import stop_jobs
 from prorl_cli.errors import ProrlError, UserError
 from prorl_cli.fsio import publish_folder, temporary_folder
 from prorl_cli.recipe.units import parse_duration
 from prorl_cli.rundir import RunDir
+from prorl_cli.slurm.queued import submitted
 from prorl_cli.spool.evals import evaluations
 from prorl_cli.spool.members import StopOrder, current_attempt, order_stop, read_outcome
 from prorl_cli.spool.verify import verify_run
@@ -21,16 +23,20 @@ def stop(root: Path, now: bool, deadline: str) -> str:
     """Order the stop; the run's coordinator carries it out."""
     run = RunDir.open(root)
     attempt = current_attempt(run)
-    if outcome := read_outcome(run, attempt):
-        return f"{root} has already ended: {outcome.state}"
     try:
         seconds = 0.0 if now else parse_duration(deadline)
     except ValueError as error:
         raise UserError(f"--deadline: {error}") from None
+    order = StopOrder(mode="now" if now else "drain", deadline_s=seconds)
+    follow = f"follow it with `prorl status {root}`, go on later with `prorl resume {root}`"
+    if submitted(run) and (done := stop_jobs(run, lambda: order_stop(run, attempt, order))):
+        return f"{done}; {follow}"
+    if outcome := read_outcome(run, attempt):
+        return f"{root} has already ended: {outcome.state}"
     if not at_work(run, attempt):
         return f"{root} is not running: nothing to stop; `prorl resume {root}` goes on"
-    order_stop(run, attempt, StopOrder(mode="now" if now else "drain", deadline_s=seconds))
-    return f"stop ordered; follow it with `prorl status {root}`, go on later with `prorl resume {root}`"
+    order_stop(run, attempt, order)
+    return f"stop ordered; {follow}"
 
 
 def export(root: Path, out: Path, best: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import time
@@ -12,41 +11,45 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from prorl_cli.cli import preflight, registry
+from prorl_cli.cli import preflight, queueing, registry
 from prorl_cli.cli.changes import differences
-from prorl_cli.cli.claim import claim
+from prorl_cli.cli.claim import claim, refuse_if_at_work
+from prorl_cli.cli.ending import show_end
 from prorl_cli.cli.painter import Painter
 from prorl_cli.cli.snapshot import provenance, snapshot_code
 from prorl_cli.errors import RunDirError, Unfinished, UserError
 from prorl_cli.fsio import publish
 from prorl_cli.recipe import Recipe, with_overrides
-from prorl_cli.report import read_status, render_summary, shown
+from prorl_cli.report import read_status
 from prorl_cli.report.status import read_recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm import plan_processes, supervise
-from prorl_cli.spool.members import Outcome, StopOrder, order_restore, order_stop, read_outcome, read_stop
+from prorl_cli.spool.members import Outcome, StopOrder, current_attempt, order_stop, read_outcome, read_stop
 from prorl_cli.wire import certificate
-
-EXIT = {"done": 0, "failed": 1, "starved": 1, "stopped": Unfinished.exit_code}
 
 DRAIN_S = 60.0
 """What one Ctrl-C gives running episodes."""
 
 
-def launch(file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, dry_run: bool) -> int:
-    """Check, make the run directory, run; returns the exit code."""
+def launch(
+    file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, dry_run: bool, wait: bool, check: bool
+) -> int:  # fmt: skip
+    """Check, make the run directory, run or submit; returns the exit code."""
     file = preflight.find_recipe(file)
     recipe = preflight.checked(file, overrides)
     root = (run_dir or _default_folder(recipe.name)).absolute()
+    on_slurm = recipe.cluster.executor == "slurm"
     if dry_run:
-        print("\n".join([f"run directory  {root}", *plan_processes(recipe, has_weights=False).lines(root)]))
+        print(queueing.shown_submission(recipe, root) if on_slurm else _shown_processes(recipe, root))
         return 0
+    if on_slurm and check:
+        queueing.check_cluster(recipe, root)
     run = _create(root, file, recipe)
-    return _show(run, _attempt(run, recipe))
+    return queueing.first_submission(run, recipe, wait) if on_slurm else show_end(run, _attempt(run, recipe))
 
 
-def resume(root: Path, overrides: tuple[str, ...], restore: int | None) -> int:
-    """Start the next attempt of a run; returns the exit code."""
+def resume(root: Path, overrides: tuple[str, ...], restore: int | None, *, wait: bool, check: bool) -> int:
+    """Start or submit the next attempt of a run; returns the exit code."""
     run = RunDir.open(root)
     last = max(run.attempts(), default=1)
     before = read_recipe(run, last)
@@ -59,12 +62,17 @@ def resume(root: Path, overrides: tuple[str, ...], restore: int | None) -> int:
     if restore is not None and restore not in (0, *run.checkpoint_steps()):
         kept = ", ".join(map(str, [0, *run.checkpoint_steps()]))
         raise UserError(f"there is no checkpoint of step {restore} to restore; there are: {kept}")
-    return _show(run, _attempt(run, recipe, restore))
+    if recipe.cluster.executor == "local":
+        return show_end(run, _attempt(run, recipe, restore))
+    refuse_if_at_work(run, current_attempt(run))
+    if check:
+        queueing.check_cluster(recipe, run.root)
+    return queueing.next_submission(run, recipe, restore, wait)
 
 
 def evaluate(model: Path, file: Path, run_dir: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
     """Roll out only the held-out tasks with `model`'s weights; prints pass@1."""
-    fixed = (f"model={json.dumps(str(model.absolute()))}", "learner.steps=0")
+    fixed = (f"model={json.dumps(str(model.absolute()))}", "learner.steps=0", "cluster.executor=local")
     file = preflight.find_recipe(file)
     recipe = preflight.checked(file, (*overrides, *fixed))
     if not recipe.eval.n:
@@ -75,7 +83,7 @@ def evaluate(model: Path, file: Path, run_dir: Path | None, overrides: tuple[str
         found = read_status(run).eval["before"]
         print(json.dumps({"pass_at_1": found.pass_at_1, "stderr": found.stderr, "n": found.n}))
         return 0
-    return _show(run, outcome)
+    return show_end(run, outcome)
 
 
 def _create(root: Path, file: Path, recipe: Recipe) -> RunDir:
@@ -100,11 +108,7 @@ def _create(root: Path, file: Path, recipe: Recipe) -> RunDir:
 
 def _attempt(run: RunDir, recipe: Recipe, restore: int | None = None) -> Outcome:
     """Claim the next attempt and run it to its outcome under the live view."""
-    number = claim(run)
-    publish(run.resolved(number), recipe.model_dump_json(indent=2).encode())
-    if restore is not None:
-        order_restore(run, number, restore)
-    _point_latest_logs(run, number)
+    number = claim(run, recipe, restore)
     console = Console(stderr=True)
     signal.signal(signal.SIGINT, lambda *_: _interrupted(run, number, console))
     signal.signal(signal.SIGTERM, lambda *_: order_stop(run, number, StopOrder(mode="now", deadline_s=0.0)))
@@ -125,20 +129,9 @@ def _interrupted(run: RunDir, attempt: int, console: Console) -> None:
         order_stop(run, attempt, StopOrder(mode="now", deadline_s=0.0))
 
 
-def _show(run: RunDir, outcome: Outcome) -> int:
-    Console().print(render_summary(read_status(run)), soft_wrap=True)
-    if outcome.state != "done":
-        Console(stderr=True).print(f"{outcome.state}: {outcome.reason}", style="red", markup=False)
-    if outcome.state == "stopped":
-        print(f"go on with: prorl resume {shown(run.root)}")
-    return EXIT[outcome.state]
-
-
 def _default_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _point_latest_logs(run: RunDir, attempt: int) -> None:
-    temporary = run.logs / f".latest-{os.getpid()}"
-    temporary.symlink_to(str(attempt))
-    temporary.replace(run.latest_logs)
+def _shown_processes(recipe: Recipe, root: Path) -> str:
+    return "\n".join([f"run directory  {root}", *plan_processes(recipe, has_weights=False).lines(root)])
