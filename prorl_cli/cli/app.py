@@ -25,12 +25,29 @@ app.add_typer(spool_app, name="spool")
 RecipeFile = Annotated[
     Path, typer.Argument(help="A recipe file, or the name of a shipped one: quickstart.", metavar="RECIPE")
 ]
-Run = Annotated[Path, typer.Argument(help="A run directory; `prorl ls` lists them.", metavar="RUN")]
+
+
+def _find(name: Path | None) -> Path:
+    from prorl_cli.cli import registry
+
+    return registry.find(name)
+
+
+Run = Annotated[
+    Path,
+    typer.Argument(help="A run directory or a job's id; `prorl ls` lists both.", metavar="RUN", callback=_find),
+]
+OptionalRun = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Argument(help="A run directory or a job's id. Default: your newest run.", metavar="[RUN|JOBID]"),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a key: --set learner.steps=50. Repeatable.", metavar="KEY=VALUE"),
 ]
 Folder = Annotated[Optional[Path], typer.Option("--run-dir", help="Where the run lives. Default: runs/NAME-TIME.")]  # noqa: UP045
+Wait = Annotated[bool, typer.Option("--wait", help="Follow a Slurm job to the run's end, with its exit code.")]
+Unchecked = Annotated[bool, typer.Option("--no-preflight", help="Do not ask the cluster whether it can run it.")]
 Json = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
@@ -50,15 +67,20 @@ def launch(
     recipe: RecipeFile,
     run_dir: Folder = None,
     overrides: Set = None,
-    dry_run: Annotated[bool, typer.Option(help="Print what would be started, and start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be started or submitted, and do neither.")
+    ] = False,
+    wait: Wait = False,
+    unchecked: Unchecked = False,
 ) -> None:
-    """Check a recipe, make its run directory and train, in the foreground.
+    """Check a recipe, make its run directory and train: here in the foreground, or as a Slurm job.
 
-    Ctrl-C once drains (nothing finished is lost), twice stops at once.
+    In the foreground Ctrl-C once drains (nothing finished is lost), twice stops at once.
     """
     from prorl_cli.cli import launching
 
-    raise typer.Exit(launching.launch(recipe, run_dir, tuple(overrides or ()), dry_run=dry_run))
+    options = {"dry_run": dry_run, "wait": wait, "check": not unchecked}
+    raise typer.Exit(launching.launch(recipe, run_dir, tuple(overrides or ()), **options))
 
 
 @app.command()
@@ -68,11 +90,14 @@ def resume(
     restore: Annotated[
         Optional[int], typer.Option(help="Go back to the checkpoint of this step first.", metavar="STEP")  # noqa: UP045
     ] = None,
+    wait: Wait = False,
+    unchecked: Unchecked = False,
 ) -> None:
     """Go on with a run that stopped, failed or was killed. --set shows what changes and refuses what may not."""
     from prorl_cli.cli import launching
 
-    raise typer.Exit(launching.resume(run, tuple(overrides or ()), restore))
+    code = launching.resume(run, tuple(overrides or ()), restore, wait=wait, check=not unchecked)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -89,14 +114,62 @@ def stop(
 
 @app.command()
 def status(
-    run: Run,
+    run: OptionalRun = None,
     as_json: Json = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Redraw until the run ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Redraw until the run ends, as a terminal does.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture.")] = False,
 ) -> None:
-    """What a run is doing: throughput, reward, who waits for whom. Also after it ended."""
+    """What a run is doing: throughput, reward, who waits for whom. Also in the queue and after it ended."""
     from prorl_cli.cli import look
 
-    look.status(run, as_json, follow)
+    look.status(_find(run), as_json, follow, once)
+
+
+@app.command()
+def explain(run: OptionalRun = None) -> None:
+    """Why a run or a job waits or died, in words, and what to do."""
+    from prorl_cli.cli import jobs
+
+    jobs.explain(run)
+
+
+@app.command()
+def attach(
+    run: Run,
+    role: Annotated[str, typer.Argument(help="A role or its slot: learner, engine-0, rollout-1.", metavar="ROLE")],
+) -> None:
+    """A shell on the node where a role runs, inside its job."""
+    from prorl_cli.cli import jobs
+
+    jobs.attach(run, role)
+
+
+@app.command()
+def clean(
+    run: Run,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove what may go.")] = False,
+) -> None:
+    """What a run directory holds, and what of it may go: old checkpoints and weights, left-overs."""
+    from prorl_cli.cli import cleaning
+
+    cleaning.clean(run, yes)
+
+
+@app.command()
+def doctor(
+    as_json: Json = False,
+    shared: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--shared", help="Also measure this folder between two nodes.", metavar="PATH"),
+    ] = None,
+    partition: Annotated[str, typer.Option("--partition", help="Where --shared takes its two nodes.")] = "",
+) -> None:
+    """Whether this cluster and this node can run prorl; each finding with its fix."""
+    from prorl_cli.cli import look
+
+    raise typer.Exit(look.doctor(as_json, shared, partition))
 
 
 @app.command()

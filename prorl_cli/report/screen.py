@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import time
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -12,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from prorl_cli.report.chart import draw, sparkline
+from prorl_cli.report.jobs import JobStatus
 from prorl_cli.report.status import EvalStatus, RoleStatus, Status
 
 STATE_STYLE = {
@@ -25,19 +28,21 @@ STATE_STYLE = {
 
 def render_live(status: Status) -> RenderableType:
     """What `launch` and `status` redraw while a run goes on."""
-    parts: list[RenderableType] = [_headline(status), _progress(status)]
+    parts: list[RenderableType] = [_headline(status), *_jobs(status), _progress(status)]
     if status.reward_curve:
         reward = status.learner.get("reward", 0.0)
         parts.append(Text(f"reward  {sparkline(status.reward_curve)}  {reward:.3f} (mean of the last 10 steps)"))
     parts += [Text(line) for line in _evaluations(status)]
     parts += [_rates(status), _roles(status.roles)]
     parts += [*_errors(status), *(Text(f"  {wait}", style="dim") for wait in status.waits)]
+    if status.advice:
+        parts.append(Text(f"advice        {status.advice}", style="cyan"))
     return Group(*parts)
 
 
 def render_summary(status: Status) -> RenderableType:
     """What `launch` ends with."""
-    parts: list[RenderableType] = [_headline(status)]
+    parts: list[RenderableType] = [_headline(status), *_jobs(status)]
     parts += [Text(line, style="bold") for line in _evaluations(status)]
     if status.reward_curve:
         parts.append(Text(f"\ntraining reward, step 1 to {len(status.reward_curve)}"))
@@ -46,6 +51,8 @@ def render_summary(status: Status) -> RenderableType:
     parts += _errors(status)
     if status.bottleneck:
         parts.append(Text(f"bottleneck    {status.bottleneck}"))
+    if status.advice:
+        parts.append(Text(f"advice        {status.advice}"))
     parts += [Text(""), *(Text(f"  {command}", style="dim") for command in _further(status))]
     return Group(*parts)
 
@@ -60,6 +67,41 @@ def _headline(status: Status) -> Text:
     if status.reason and status.state != "done":
         text.append(f"\n  {status.reason}", style="yellow")
     return text
+
+
+def _jobs(status: Status) -> list[RenderableType]:
+    """The job that the picture is about, then how many others there are."""
+    if status.job is None:
+        return []
+    others = Counter(job.state.lower() for job in status.jobs if job.id != status.job.id and job.source != "record")
+    more = ", ".join(f"{count} more {state}" for state, count in sorted(others.items()) if state != "unknown")
+    return [Text(f"job {job_line(status.job)}" + (f"; {more}" if more else ""))]
+
+
+def job_line(job: JobStatus) -> str:
+    """One job in one line."""
+    said = [f"{job.id} {job.state}"]
+    if job.state not in ("RUNNING", "COMPLETED"):
+        said.append(job.words)
+    if job.time_left_s is not None and job.state == "RUNNING":
+        said.append(f"{span(job.time_left_s)} left")
+    if job.waits and job.start_estimate is not None:
+        said.append(f"starts about {time.strftime('%a %H:%M', time.localtime(job.start_estimate))}")
+    if job.nodes and job.state == "RUNNING":
+        said.append(f"on {job.nodes}")
+    if job.age_s is not None and job.age_s >= 60:
+        said.append(f"last heard {span(job.age_s)} ago")
+    return ", ".join(said)
+
+
+def span(seconds: float) -> str:
+    """A length of time as a person says it."""
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes < 2880 else f"{minutes // 1440} days"
 
 
 def _progress(status: Status) -> RenderableType:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +13,8 @@ import msgspec
 from prorl_cli.errors import CorruptRecord, RunDirError
 from prorl_cli.metrics import read_rows
 from prorl_cli.recipe import Recipe
+from prorl_cli.report.advice import Load, advise
+from prorl_cli.report.jobs import JobStatus, main_job
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.evals import Evaluation, evaluations
 from prorl_cli.spool.members import (
@@ -74,6 +77,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     roles: list[RoleStatus]
     reward_curve: list[float]
     elapsed_s: float
+    advice: str = ""
+    job: JobStatus | None = None
+    jobs: list[JobStatus] = msgspec.field(default_factory=list)
+
+
+class Brief(msgspec.Struct, frozen=True, kw_only=True):
+    """What `ls` says of a run, at the price of some small files."""
+
+    state: str
+    reason: str
+    step: int
+    steps: int
+    job: JobStatus | None
 
 
 class Tally:
@@ -109,16 +125,16 @@ class Tally:
             return ""
 
 
-def read_status(run: RunDir, tally: Tally | None = None) -> Status:
-    """The picture of `run` now; `tally` is what was counted before."""
+def read_status(run: RunDir, tally: Tally | None = None, jobs: Sequence[JobStatus] = ()) -> Status:
+    """The picture of `run` now; `tally` is what was counted before, `jobs` what its Slurm jobs were last seen to do."""
     counts = tally or Tally(run)
     counts.update()
     attempt = current_attempt(run)
     recipe = read_recipe(run, attempt)
     endpoints = read_endpoints(run)
-    alive = {peer.incarnation for peer in live(endpoints, read_obituaries(run), attempt)}
-    roles = [_role(peer, peer.incarnation in alive) for peer in endpoints if peer.attempt == attempt]
-    state, reason = _state(run, attempt, roles)
+    roles = _read_roles(run, attempt)
+    job = main_job(jobs)
+    state, reason = _with_job(*_state(run, attempt, roles), job)
     published = _last_of_each_step(read_rows(run, "step_published"))
     steps = _with_reward_of_all(_last_of_each_step(read_rows(run, "step")), published)
     elapsed = _elapsed(run)
@@ -132,15 +148,38 @@ def read_status(run: RunDir, tally: Tally | None = None) -> Status:
         learner=_learner(steps), bottleneck=_bottleneck(roles) if counts.finished else "",
         waits=_waits(roles), roles=roles,
         reward_curve=[float(row["reward"]) for row in steps], elapsed_s=elapsed,
+        advice=advise(_loads(roles), recipe.rollout.max_staleness), job=job, jobs=list(jobs),
     )  # fmt: skip
 
 
+def read_brief(run: RunDir, jobs: Sequence[JobStatus] = ()) -> Brief:
+    """State and step alone: no trajectory, no metric is read."""
+    attempt = current_attempt(run)
+    job = main_job(jobs)
+    state, reason = _with_job(*_state(run, attempt, _read_roles(run, attempt)), job)
+    step, steps = max(run.weight_folders(), default=0), read_recipe(run, attempt).learner.steps
+    return Brief(state=state, reason=reason, step=step, steps=steps, job=job)
+
+
+def _read_roles(run: RunDir, attempt: int) -> list[RoleStatus]:
+    endpoints = read_endpoints(run, attempt)
+    alive = {peer.incarnation for peer in live(endpoints, read_obituaries(run), attempt)}
+    return [_role(peer, peer.incarnation in alive) for peer in endpoints if peer.attempt == attempt]
+
+
 def read_recipe(run: RunDir, attempt: int) -> Recipe:
-    """The resolved recipe of the newest attempt up to `attempt` that wrote one."""
-    for number in range(max(1, attempt), 0, -1):
-        if (path := run.resolved(number)).exists():
+    """The resolved recipe of the newest attempt up to `attempt` that wrote one; before the first, the submitted one."""
+    attempts = [run.resolved(number) for number in range(max(1, attempt), 0, -1)]
+    for path in [*attempts, *_submitted_recipes(run)]:
+        if path.exists():
             return Recipe.model_validate_json(path.read_text())
     raise RunDirError(f"{run.root} holds no resolved recipe: its launch did not get far: remove it and start again")
+
+
+def _submitted_recipes(run: RunDir) -> list[Path]:
+    """Newest first."""
+    found = [path for token in run.tokens() if (path := run.submitted_recipe(token)).exists()]
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def _role(peer: Endpoint, alive: bool) -> RoleStatus:
@@ -167,6 +206,29 @@ def _state(run: RunDir, attempt: int, roles: list[RoleStatus]) -> tuple[str, str
     if time.time() - newest > SILENT_S:
         return "dead", f"no process was heard for {time.time() - newest:.0f} s: `prorl resume {run.root}` goes on"
     return "running", ""
+
+
+def _with_job(state: str, reason: str, job: JobStatus | None) -> tuple[str, str]:
+    """A run whose processes do not speak is what its job is."""
+    if job is None or state in ("running", "stopping", "done"):
+        return state, reason
+    if job.waits:
+        return "queued", f"job {job.id}: {job.words}"
+    if state not in ("starting", "dead") or job.state in ("RUNNING", "CONFIGURING", "COMPLETING"):
+        return state, reason
+    return "dead", f"job {job.id} is {job.state}: {job.words}; `prorl explain {job.id}` says more"
+
+
+def _loads(roles: list[RoleStatus]) -> dict[str, Load]:
+    """What each role's living processes did with their time."""
+    found: dict[str, Load] = {}
+    for role in roles:
+        if role.idle is None or role.state == "dead":
+            continue
+        up = float(role.facts.get("up_s", 0))
+        before = found.get(role.role, Load(0, 0.0, 0.0))
+        found[role.role] = Load(before.count + 1, before.busy_s + (1 - role.idle) * up, before.up_s + up)
+    return found
 
 
 def _dropped(published: list[dict[str, Any]]) -> dict[str, int]:
