@@ -97,6 +97,10 @@ def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
     model = data.get("model")
     if isinstance(model, str) and not model.startswith("builtin:"):
         data["model"] = str(folder / Path(model).expanduser())
+    sandbox = data.get("sandbox")
+    image = sandbox.get("image") if isinstance(sandbox, dict) else None
+    if isinstance(sandbox, dict) and isinstance(image, str) and image:
+        sandbox["image"] = str(folder / Path(image).expanduser())
     tasks = data.get("tasks")
     for task in tasks if isinstance(tasks, list) else ():
         source = task.get("source") if isinstance(task, dict) else None

@@ -103,7 +103,7 @@ class Member:
             error=result.error,
             timings=result.timings,
             engine=self.policy.engine if self.policy else "",
-            image=self.parts.boxes.runtime,
+            image=self.parts.boxes.image,
             worker=worker,
             answer=_text(episode.answer) if episode else "",
         )

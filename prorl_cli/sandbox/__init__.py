@@ -1,4 +1,4 @@
-"""Where tool calls run: a real child process per episode, walled in by bubblewrap where installed, else plain.
+"""Where tool calls run: a box per episode, from an image (Apptainer), behind bubblewrap, or a plain child process.
 
 `open_boxes` gives a factory, the factory gives a `Box` on an episode's first call, the box answers `call`. A
 policy's misbehaviour is an outcome of the result; `InfraError` (sandbox) means that the machine failed. Boxes are

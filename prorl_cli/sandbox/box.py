@@ -18,8 +18,6 @@ from prorl_cli.sandbox.parent import LEAVE_S, Parent
 from prorl_cli.sandbox.results import Death, Ended, Reply, ToolResult, judge
 from prorl_cli.trajectory import ErrorClass
 
-READY_S = 10.0
-"""From asking for a box until it answers (a few milliseconds on an idle machine)."""
 GRACE_S = 5.0
 """How much later than its own clock a box may report a timeout before it counts as stuck."""
 
@@ -50,7 +48,7 @@ class Box:
     async def _begin(self) -> None:
         with self._theirs:
             self._number = await self._parent.begin(self._theirs, self._end)
-        ready = await self._reply(0, READY_S)
+        ready = await self._reply(0, self._parent.ready_s)
         if ready is None or ready.outcome != "ready":
             raise InfraError(ErrorClass.SANDBOX, f"a box could not be set up: {ready.output if ready else self.death}")
 

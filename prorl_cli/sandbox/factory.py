@@ -14,14 +14,14 @@ from pathlib import Path
 from prorl_cli.errors import InfraError, UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import root
+from prorl_cli.sandbox.apptainer import Apptainer
 from prorl_cli.sandbox.box import Box
 from prorl_cli.sandbox.parent import Parent
+from prorl_cli.sandbox.runtimes import Bwrap, Process, Runtime
 from prorl_cli.sandbox.scratch import sweep
 from prorl_cli.trajectory import ErrorClass
 
 log = logging.getLogger(__name__)
-
-_REMEDY = "install package bubblewrap, or say sandbox.runtime: process, which promises no isolation"
 
 
 async def open_boxes(sandbox: Sandbox, *, scratch: Path, tools: Sequence[Path] = ()) -> BoxFactory:
@@ -31,26 +31,30 @@ async def open_boxes(sandbox: Sandbox, *, scratch: Path, tools: Sequence[Path] =
     """
     sweep(scratch)
     folders = (root.TOOLS, *tools)
-    if sandbox.runtime == "process":
-        return await _opened("process", sandbox, scratch, folders)
+    match sandbox.runtime:
+        case "process":
+            return await _opened(Process(), sandbox, scratch, folders)
+        case "apptainer":
+            return await _opened_walled(Apptainer(sandbox.image), sandbox, scratch, folders)
     try:
-        return await _opened_bwrap(sandbox, scratch, folders)
+        return await _opened_walled(Bwrap(), sandbox, scratch, folders)
     except UserError as error:
         if sandbox.runtime == "bwrap":
             raise
         log.warning("%s; boxes run as plain processes", error)
-        return await _opened("process", sandbox, scratch, folders)
+        return await _opened(Process(), sandbox, scratch, folders)
 
 
-async def _opened_bwrap(sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> BoxFactory:
+async def _opened_walled(runtime: Runtime, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> BoxFactory:
     try:
-        return await _opened("bwrap", sandbox, scratch, tools)
+        return await _opened(runtime, sandbox, scratch, tools)
     except (InfraError, UserError) as error:
         what = error.what if isinstance(error, InfraError) else error
-        raise UserError(f"sandbox.runtime: bwrap does not work on this machine ({what}); {_REMEDY}") from error
+        name = f"sandbox.runtime: {runtime.name}"
+        raise UserError(f"{name} does not work on this machine ({what}); {runtime.remedy}") from error
 
 
-async def _opened(runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> BoxFactory:
+async def _opened(runtime: Runtime, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> BoxFactory:
     factory = BoxFactory(runtime, sandbox, scratch, tools)
     try:
         await (await factory.start()).close()  # the kernel may grant the parent its walls and refuse a box its own
@@ -61,10 +65,11 @@ async def _opened(runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence
 
 
 class BoxFactory:
-    """Starts boxes for one worker; `runtime` is "bwrap" or "process"."""
+    """Starts boxes for one worker; `runtime` is its runtime's name, `image` what records say the calls ran in."""
 
-    def __init__(self, runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> None:
-        self.runtime = runtime
+    def __init__(self, runtime: Runtime, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> None:
+        self.runtime, self.image = runtime.name, runtime.image
+        self._how = runtime
         self._sandbox = sandbox
         self._scratch = scratch
         self._folders = tools
@@ -73,7 +78,7 @@ class BoxFactory:
         self._closed = False
 
     async def start(self) -> Box:
-        """A new box, a few milliseconds old. Raises `InfraError` (sandbox)."""
+        """A new box. Raises `InfraError` (sandbox)."""
         parent = await self._living_parent()
         try:
             return await Box.start(parent)
@@ -95,7 +100,7 @@ class BoxFactory:
             return self._parent
 
     async def _launch(self) -> Parent:
-        return await Parent.launch(self.runtime, self._sandbox, self._scratch, self._folders)
+        return await Parent.launch(self._how, self._sandbox, self._scratch, self._folders)
 
     async def close(self) -> None:
         """End every box and the parent, and wait for it; twice is fine."""

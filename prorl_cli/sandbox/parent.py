@@ -24,6 +24,7 @@ from prorl_cli.errors import InfraError, UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import root
 from prorl_cli.sandbox.results import Ended
+from prorl_cli.sandbox.runtimes import Runtime
 from prorl_cli.trajectory import ErrorClass
 
 BOOT_S = 30.0
@@ -35,9 +36,14 @@ LOST = "its parent process (the zygote) is gone"
 
 
 class Parent:
-    """One zygote, from `Parent.launch` to `close`; `tools` are the names it serves, `lost` once it has ended."""
+    """One zygote, from `Parent.launch` to `close`; `tools` are the names it serves, `lost` once it has ended.
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes]) -> None:
+    A box of its answers within `ready_s`.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes], ready_s: float
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = process
         self._control = control
@@ -47,20 +53,22 @@ class Parent:
         self._ends: dict[int, Callable[[Ended], None]] = {}
         self._greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.tools: frozenset[str] = frozenset()
+        self.ready_s = ready_s
         self.lost = False
 
     @classmethod
-    async def launch(cls, runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> Parent:
+    async def launch(cls, runtime: Runtime, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> Parent:
         """Start a zygote and wait until it is warm. Raises `UserError` with its own words where it cannot start."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as undo:
             undo.enter_context(ours)
             errors = undo.enter_context(tempfile.TemporaryFile())
-            command = await asyncio.to_thread(_command, runtime, theirs.fileno(), tools)
-            parent = cls(_spawn(command, theirs, errors), ours, errors)
+            command = await asyncio.to_thread(runtime.command, theirs.fileno(), tools)
+            facts = await asyncio.to_thread(runtime.facts, sandbox, tools)
+            parent = cls(_spawn(command, theirs, errors), ours, errors, runtime.ready_s)
             undo.pop_all()
         try:
-            await parent._greet(_configuration(runtime, sandbox, scratch, tools))
+            await parent._greet(_configuration(runtime.name, sandbox, scratch) | facts)
         except BaseException:
             parent.kill()
             raise
@@ -173,21 +181,10 @@ def _spawn(command: list[str], control: socket.socket, errors: IO[bytes]) -> sub
     )
 
 
-def _command(runtime: str, control: int, tools: Sequence[Path]) -> list[str]:
-    if runtime == "process":
-        return root.plain_command(control)
-    bwrap = shutil.which("bwrap")
-    if not bwrap:
-        raise UserError("bwrap is not installed")
-    return root.bwrap_command(bwrap, root.find_python(root.interpreter()), control, tools, root.is_root())
-
-
-def _configuration(runtime: str, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> dict[str, Any]:
+def _configuration(runtime: str, sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
     return {
         "runtime": runtime,
         "limits": {"memory": sandbox.memory, "cpu": sandbox.cpu, "processes": sandbox.processes},
-        "tools": root.boxed_tools(tools) if runtime == "bwrap" else [str(folder) for folder in tools],
         "scratch": str(scratch),
-        "drop_root": runtime == "bwrap" and root.is_root(),
         "worker": os.getpid(),
     }

@@ -1,7 +1,7 @@
-"""The read-only root of `bwrap` boxes, with just what Python needs; and the command lines of both runtimes.
+"""The read-only root of `bwrap` boxes, with just what Python needs; and the command lines of zygotes.
 
 Finding out what that is asks the interpreter once (`find_python`, about a tenth of a second); the rest is pure.
-Refuses an interpreter whose libraries cannot be listed. Called by `parent`.
+Refuses an interpreter whose libraries cannot be listed. Called by `runtimes` and `apptainer`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ import sys, types
 for name, path in ("prorl_cli", []), ("prorl_cli.sandbox", [sys.argv[1]]):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = path
-from prorl_cli.sandbox.boxed import zygote
 """
 # Imports the boxed code from its folder without the packages around it, which import what no box has.
 
-_SERVE = _BOOT + "zygote.main()\n"
+_SERVE = _BOOT + "from prorl_cli.sandbox.boxed import zygote\nzygote.main()\n"
+FURNISH = _BOOT + "from prorl_cli.sandbox.boxed import furnished\nfurnished.main()\n"
 _PROBE = _BOOT + (
     "import json, sysconfig\n"
+    "from prorl_cli.sandbox.boxed import furnished, zygote\n"
     "loaded = [str(getattr(module, '__file__', '')) for module in sys.modules.values()]\n"
     "folders = [sysconfig.get_path(name) for name in ('stdlib', 'platstdlib')]\n"
     "print(json.dumps([sys.base_prefix, folders, [path for path in loaded if path.endswith('.so')]]))\n"
 )
-_FLAGS = ("-I", "-S", "-B")  # deaf to environment, site and user packages; no bytecode written
+FLAGS = ("-I", "-S", "-B")  # deaf to environment, site and user packages; no bytecode written
 
 _LINKED = re.compile(r"\s*(?:(?P<name>\S+) => )?(?P<path>/\S+) \(0x[0-9a-f]+\)")
 
@@ -70,7 +71,7 @@ def interpreter() -> str:
 @functools.cache
 def find_python(executable: str) -> Python:
     """What the box's interpreter is made of. Raises `UserError`."""
-    base, folders, modules = json.loads(_output(executable, *_FLAGS, "-c", _PROBE, str(CODE)))
+    base, folders, modules = json.loads(_output(executable, *FLAGS, "-c", _PROBE, str(CODE)))
     binds = {path: f"/python/{Path(path).relative_to(base)}" for path in folders}
     hidden = [f"{inside}/site-packages" for path, inside in binds.items() if Path(path, "site-packages").is_dir()]
     program = f"/python/bin/{Path(executable).name}"
@@ -94,7 +95,7 @@ def _output(*command: str) -> Any:
 
 def plain_command(control: int) -> list[str]:
     """A zygote without walls; `control` is the descriptor that it inherits."""
-    return [interpreter(), *_FLAGS, "-c", _SERVE, str(CODE), str(control)]
+    return [interpreter(), *FLAGS, "-c", _SERVE, str(CODE), str(control)]
 
 
 def bwrap_command(bwrap: str, python: Python, control: int, tools: Sequence[Path], as_root: bool) -> list[str]:
@@ -109,7 +110,7 @@ def bwrap_command(bwrap: str, python: Python, control: int, tools: Sequence[Path
     user = ["--cap-drop", "ALL", *caps] if as_root else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
     folders = zip(map(str, tools), boxed_tools(tools), strict=True)
     furniture = _furniture([(str(CODE / "boxed"), "/code/boxed"), *python.binds, *folders], python.hidden)
-    run = [python.executable, *_FLAGS, "-c", _SERVE, "/code", str(control)]
+    run = [python.executable, *FLAGS, "-c", _SERVE, "/code", str(control)]
     life = ["--die-with-parent", "--as-pid-1", "--new-session"]
     environment = ["--setenv", "LD_LIBRARY_PATH", "/python/shared"]
     return [bwrap, *life, *walls, *user, *furniture, "--remount-ro", "/", "--chdir", "/", *environment, "--", *run]

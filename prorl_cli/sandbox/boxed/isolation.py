@@ -1,4 +1,4 @@
-"""The kernel calls that wall a box in: namespaces, mounts, capabilities, limits. Called by zygote and supervisor only.
+"""The kernel calls that wall a box in: namespaces, mounts, capabilities, limits. Called by the boxes' own code only.
 
 Each function is one promise; all raise `OSError` with the name of the call. Linux only, by ctypes, since Python
 has no `mount` and gained `unshare` only in 3.12.
@@ -7,10 +7,12 @@ has no `mount` and gained `unshare` only in 3.12.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import resource
 import signal
 import socket
+from collections.abc import Sequence
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -18,7 +20,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
 
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
@@ -74,20 +76,39 @@ def become_nobody() -> None:
     set_dumpable(True)  # cleared by setresuid; without it /proc/self/uid_map is root's
 
 
-def enter_namespaces() -> None:
-    """New user, mount, uts, ipc and network namespaces for this process, a new pid namespace for its next child."""
+def enter_namespaces(kinds: int, as_uid: int, as_gid: int) -> None:
+    """New namespaces for this process, a pid namespace for its next child; inside it is `as_uid` and `as_gid`."""
     uid, gid = os.geteuid(), os.getegid()
-    _checked(_LIBC.unshare(ALL_NAMESPACES), "unshare")
+    _checked(_LIBC.unshare(kinds), "unshare")
     _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{BOX_UID} {uid} 1")
-    _write("/proc/self/gid_map", f"{BOX_UID} {gid} 1")
+    _write("/proc/self/uid_map", f"{as_uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{as_gid} {gid} 1")
 
 
 def furnish(memory: int) -> None:
     """As first process of a pid namespace: own /proc, own tmpfs /tmp of `memory` bytes, own host name."""
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
-    _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={memory},nr_inodes=65536,mode=0700")
+    _mount_memory("/tmp", memory)
+    _settle()
+
+
+def refurnish(memory: int, hidden: Sequence[str]) -> None:
+    """In a root that a runtime has made: tmpfs of `memory` bytes each where things are written; `hidden` is covered."""
+    _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
+    for folder in ("/tmp", "/var/tmp", "/dev/shm"):
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - see `_write`
+        _mount_memory(folder, memory)
+    for folder in hidden:
+        _mount("tmpfs", folder, "tmpfs", _MS_RDONLY, "size=4096,nr_inodes=1,mode=0755")
+    _settle()
+
+
+def _mount_memory(folder: str, size: int) -> None:
+    _mount("tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},nr_inodes=65536,mode=0700")
+
+
+def _settle() -> None:
     socket.sethostname("box")
     _write("/proc/sys/user/max_user_namespaces", "0")  # no fresh capabilities by a namespace within
     os.chdir("/tmp")
@@ -113,6 +134,14 @@ def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _checked(_LIBC.capset(header, (ctypes.c_uint32 * 6)()), "capset")
     forbid_new_privileges()
+
+
+def forget_environment() -> None:
+    """Blank the environment that this process was started with, which /proc shows for as long as it lives."""
+    strings = ctypes.POINTER(ctypes.c_void_p).in_dll(_LIBC, "environ")
+    for address in itertools.takewhile(bool, (strings[number] for number in itertools.count())):
+        ctypes.memset(address, 0, len(ctypes.string_at(address)))
+    _LIBC.clearenv()
 
 
 def forbid_new_privileges() -> None:

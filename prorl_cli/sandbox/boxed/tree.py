@@ -17,12 +17,13 @@ from pathlib import Path
 def children() -> list[int]:
     """Living and dead children of this process, by one pass over /proc (not every kernel lists them)."""
     own = os.getpid()
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _parent_of(entry) == own]
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and parent_of(entry) == own]
 
 
-def _parent_of(pid: str) -> int:
+def parent_of(pid: int | str) -> int:
+    """Its parent; 0 where it is gone."""
     try:
-        stat = Path("/proc", pid, "stat").read_text()
+        stat = Path("/proc", str(pid), "stat").read_text()
     except OSError:
         return 0
     return int(stat.rpartition(")")[2].split()[1])

@@ -1,0 +1,41 @@
+"""The first process of a box that was launched from an image: walls itself in once more, then serves.
+
+The runtime has given it the image, its own process list and no network; a user namespace within bounds what it may
+write in memory, hides the folders that no tool should see, and takes the power to make further ones. Refuses to
+serve without. Started by the runtime with prorl's own interpreter, for an image need not have one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import NoReturn
+
+from prorl_cli.sandbox.boxed import inside, isolation
+from prorl_cli.sandbox.boxed.supervisor import Limits
+from prorl_cli.sandbox.boxed.tools import load_tools, rehearse
+
+_KINDS = isolation.CLONE_NEWUSER | isolation.CLONE_NEWNS | isolation.CLONE_NEWUTS
+_RUNTIMES_OWN = ("APPTAINER", "SINGULARITY", "LD_", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "USER", "LOGNAME")
+
+
+def main() -> NoReturn:
+    """`python -c BOOT FOLDER CONFIGURATION`, with the zygote's hand as standard input."""
+    config = json.loads(sys.argv[2])
+    hand = socket.socket(fileno=os.dup(0))
+    limits = Limits(**config["limits"])
+    tools = load_tools(config["tools"])
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_RUNTIMES_OWN)}
+    isolation.forget_environment()
+    os.environ.clear()
+    os.environ.update(kept | {"HOME": "/tmp", "TMPDIR": "/tmp"})
+    isolation.enter_namespaces(_KINDS, os.geteuid(), os.getegid())
+    isolation.refurnish(limits.memory, config["hidden"])
+    isolation.limit_processes(limits.processes)
+    isolation.drop_capabilities()
+    isolation.die_with_parent(0)  # the launcher is in another process list
+    rehearse(tools)
+    hand.send(b".")
+    inside.serve(hand, tools, limits)

@@ -1,0 +1,63 @@
+"""The last steps of a box before it serves: one descriptor, first in line for the out-of-memory killer, unreadable.
+
+Runs as the box's first process. Waits for the socket to the worker; exits where whoever should hand it over goes
+first. Called by `forked` and `furnished`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import NoReturn
+
+from prorl_cli.sandbox.boxed import isolation
+from prorl_cli.sandbox.boxed.frames import pack
+from prorl_cli.sandbox.boxed.supervisor import EXIT_SETUP, Limits, Supervisor
+from prorl_cli.sandbox.boxed.tools import Tool
+
+LINK = 3
+
+
+def serve(hand: socket.socket, tools: dict[str, Tool], limits: Limits) -> NoReturn:
+    """Serve whoever's socket comes through `hand`."""
+    hand = _only_descriptor(hand)
+    isolation.be_first_to_go()
+    isolation.forbid_new_privileges()
+    isolation.set_dumpable(False)
+    Supervisor(_take_link(hand), tools, limits).serve()
+
+
+@contextlib.contextmanager
+def exit_on_escape(hand: socket.socket) -> Iterator[None]:
+    """In a forked child: whatever goes wrong is said over the box's socket, and the process ends here."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - a child must never return into the zygote's loop
+        with contextlib.suppress(OSError):
+            link = _take_link(hand)
+            link.sendall(pack({"id": 0, "outcome": "broken", "output": f"{type(error).__name__}: {error}"}))
+        os._exit(EXIT_SETUP)
+
+
+def _take_link(hand: socket.socket) -> socket.socket:
+    """Wait to be given the socket to the worker; exits where the zygote goes first."""
+    with hand:
+        data, fds, _, _ = socket.recv_fds(hand, 1, 1)
+    if not data:
+        os._exit(0)
+    return socket.socket(fileno=fds[0])
+
+
+def _only_descriptor(hand: socket.socket) -> socket.socket:
+    """Close all but this one (as 3) and three /dev/null."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.dup2(hand.detach(), LINK)
+    os.closerange(LINK + 1, 1 << 20)
+    return socket.socket(fileno=LINK)

@@ -1,0 +1,59 @@
+"""A box as its zygote knows it, and what a kind of box must offer. Declarations only; the kinds are `forked` and
+`launched`."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(slots=True, eq=False)
+class Box:
+    """`pid` is the zygote's child; `hand` is how the box is given its socket. It is `up` once it waits for that.
+
+    `number` is 0 while nobody has it; past `leave_by` it is killed. `inner` is its first process, where that is not
+    `pid`; `errors` the file that its launcher complains to, if any.
+    """
+
+    pid: int
+    hand: socket.socket
+    up: bool = True
+    number: int = 0
+    leave_by: float = math.inf
+    inner: int = 0
+    errors: int = -1
+
+
+class Kind(Protocol):
+    """One way to make boxes. `tools` are the names they serve, `folder` what has to be removed after a kill."""
+
+    tools: list[str]
+    folder: Path | None
+
+    def prepare(self) -> None:
+        """Once, before the first box."""
+
+    def make(self) -> Box:
+        """Another box, up or on its way. Raises `OSError`."""
+
+    def rise(self, box: Box) -> bool:
+        """Take in what a box on its way has said; whether it is up."""
+
+    def end(self, box: Box) -> None:
+        """Its worker is done with it."""
+
+    def kill(self, box: Box) -> None:
+        """It is over its time."""
+
+    def bury(self, box: Box, status: int, living: Collection[int]) -> tuple[int, str]:
+        """After its end: leave nothing of it. Its wait status, and why it never came up if it did not."""
+
+    def orphaned(self, living: Collection[int]) -> None:
+        """A process that is no box has ended below this one."""
+
+    def leave(self, boxes: Collection[Box]) -> None:
+        """End all of them and all that is theirs."""

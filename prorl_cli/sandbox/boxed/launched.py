@@ -1,0 +1,122 @@
+"""Boxes that a container runtime launches from an image: one long-lived `exec` each, which takes a moment to come up.
+
+The box gets its hand as standard input, so no socket has a path, and it ends when that closes. The kernel tells the
+box's first process by its first word. A launcher killed by force leaves its FUSE daemons behind: they become the
+zygote's, which ends them. Called by `zygote`; the command line comes from the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import struct
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from prorl_cli.sandbox.boxed import isolation, tree
+from prorl_cli.sandbox.boxed.folders import private_folder
+from prorl_cli.sandbox.boxed.kinds import Box
+from prorl_cli.sandbox.boxed.supervisor import CLEAR_S, EXIT_CLOSED, EXIT_SETUP
+
+START_S = 60.0
+"""From launching a box until it is up (0.1–0.5 s on an idle machine); then it counts as stuck."""
+LEAVE_S = 2.0
+"""How long a box may take to leave and its launcher to unmount, before one after the other is killed."""
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Launched:
+    """By `launch`, a command with its `environment`, in which FOLDER stands for the zygote's own."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.tools: list[str] = config["tools"]
+        self._own, self._lock = private_folder(config["scratch"])
+        self.folder: Path | None = self._own
+        self._command: list[str] = config["launch"]
+        self._environment = {name: value.format(FOLDER=self._own) for name, value in config["environment"].items()}
+
+    def prepare(self) -> None:
+        isolation.adopt_orphans()
+
+    def make(self) -> Box:
+        hand, theirs = socket.socketpair()
+        hand.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        errors = os.memfd_create("errors")
+        with theirs:
+            pid = os.fork()
+            if pid == 0:
+                self._become_launcher(theirs, errors)
+        return Box(pid, hand, up=False, errors=errors, leave_by=time.monotonic() + START_S)
+
+    def _become_launcher(self, hand: socket.socket, errors: int) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            for changed in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(changed, signal.SIG_DFL)
+            os.dup2(hand.fileno(), 0)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(errors, 2)
+            os.closerange(3, 1 << 20)
+            isolation.be_first_to_go()
+            os.execve(self._command[0], self._command, self._environment)
+        except OSError as error:
+            os.write(2, f"{self._command[0]}: {error}".encode())
+        finally:
+            os._exit(EXIT_SETUP)
+
+    def rise(self, box: Box) -> bool:
+        data, words, _, _ = box.hand.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+        if not data:
+            return False
+        box.inner = _CREDENTIALS.unpack(words[0][2])[0]
+        box.leave_by = float("inf")
+        return True
+
+    def end(self, box: Box) -> None:
+        """Its closed socket makes it leave, and its launcher then unmounts."""
+        box.leave_by = time.monotonic() + LEAVE_S
+
+    def kill(self, box: Box) -> None:
+        """Its first process takes all others along; a launcher that stays even then goes the hard way."""
+        if box.inner and tree.parent_of(box.inner) == box.pid:
+            tree.kill(box.inner)
+            box.inner = 0
+            box.leave_by = time.monotonic() + LEAVE_S
+        else:
+            tree.kill(box.pid)
+
+    def bury(self, box: Box, status: int, living: Collection[int]) -> tuple[int, str]:
+        if status != EXIT_CLOSED:
+            tree.kill_children(spare=living)  # what a killed launcher held is ours now
+        why = "" if box.up else f"its launcher ended: {_last_line(box.errors) or f'wait status {status}'}"
+        os.close(box.errors)
+        return _of_first_process(status), why
+
+    def orphaned(self, living: Collection[int]) -> None:
+        """It was ended when its launcher was buried."""
+
+    def leave(self, boxes: Collection[Box]) -> None:
+        for box in boxes:
+            box.hand.close()
+        tree.clear(CLEAR_S, patience_s=LEAVE_S)
+        shutil.rmtree(self._own, ignore_errors=True)
+
+
+def _of_first_process(status: int) -> int:
+    """Some launchers say by their exit code which signal ended the box, as shells do."""
+    code = os.waitstatus_to_exitcode(status)
+    return code - 128 if code > 128 and code - 128 in set(signal.Signals) else status
+
+
+def _last_line(errors: int) -> str:
+    with contextlib.suppress(OSError):
+        text = os.pread(errors, 65536, max(0, os.fstat(errors).st_size - 65536)).decode(errors="replace")
+        lines = text.strip().splitlines()
+        return lines[-1][:500] if lines else ""
+    return ""
