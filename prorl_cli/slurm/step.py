@@ -134,7 +134,7 @@ class Steps:
         end_descendants()
 
 
-def steps_named(topology: Topology, names: Iterable[str], listing: str) -> list[str]:
+def steps_named(names: Iterable[str], listing: str) -> list[str]:
     """Ids (`JOB.STEP`) of the steps of these names in squeue's `id|name` lines."""
     wanted = set(names)
     rows = (line.partition("|") for line in listing.splitlines())
@@ -147,7 +147,7 @@ def signal_steps(topology: Topology, names: Sequence[str], name: str) -> list[st
         return []
     try:
         listing = slurm(["squeue", "-h", "-s", "-o", "%i|%j", "-j", ",".join(map(str, topology.job_ids))])
-        if steps := steps_named(topology, names, listing):
+        if steps := steps_named(names, listing):
             slurm(["scancel", f"--signal={name}", *steps])
     except SlurmError:
         return list(names)  # nobody answered: they may still be there
