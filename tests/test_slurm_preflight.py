@@ -1,6 +1,7 @@
 """Before sbatch: everything that a cluster would refuse, never start or misunderstand is found at once, by key."""
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,10 +164,23 @@ def test_a_silent_controller_does_not_hide_what_is_wrong_here(tmp_path):
 
 
 def test_what_every_node_of_this_one_machine_sees_is_no_finding(tmp_path):
-    import socket
-
     here = replace(CLUSTER, nodes=tuple(replace(node, host=socket.gethostname()) for node in CLUSTER.nodes))
-    assert inspect(recipe(), tmp_path / "run", facts=lambda: here).errors == ()
+    found = inspect(recipe(), tmp_path / "run", facts=lambda: here, rehearsal=lambda *_: "")
+    assert found.errors == found.doubts == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ("sbatch: allocation failure: Invalid license specification", True),
+        ("sbatch: allocation failure: Requested node configuration is not available", False),
+    ],
+)
+def test_what_slurm_itself_would_refuse_ends_the_launch_unless_nodes_that_come_back_mend_it(tmp_path, said, refused):
+    here = replace(CLUSTER, nodes=tuple(replace(node, host=socket.gethostname()) for node in CLUSTER.nodes))
+    found = inspect(recipe(), tmp_path / "run", facts=lambda: here, rehearsal=lambda *_: said)
+    assert (found.errors if refused else found.doubts) == (said,)
+    assert not (found.doubts if refused else found.errors)
 
 
 def test_gres_as_sinfo_spells_it():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,10 +16,19 @@ from pathlib import Path
 from prorl_cli.recipe import Recipe
 from prorl_cli.recipe.schema import Cluster, Component
 from prorl_cli.recipe.units import format_duration, format_size
-from prorl_cli.slurm.commands import SlurmError
+from prorl_cli.slurm.commands import SlurmError, slurm
 from prorl_cli.slurm.facts import Facts, Node, Partition, gather
 from prorl_cli.slurm.places import place_doubts, place_problems
+from prorl_cli.slurm.script import render
 from prorl_cli.slurm.shape import Group, groups, mistakes, satellite_group
+
+MAY_PASS = (
+    "node configuration is not available",
+    "odes required for job are DOWN",
+    "odes are busy",
+    "node not available",
+)
+"""Refusals of a rehearsal that nodes which come back make untrue; what no node ever has, `check` finds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +39,34 @@ class Findings:
     doubts: tuple[str, ...] = ()
 
 
-def inspect(recipe: Recipe, run_root: Path, *, facts: Callable[[], Facts] = gather) -> Findings:
-    """Ask the cluster and the filesystem; every finding at once."""
+def inspect(
+    recipe: Recipe, run_root: Path, *, facts: Callable[[], Facts] = gather,
+    rehearsal: Callable[[Recipe, Path], str] | None = None,
+) -> Findings:  # fmt: skip
+    """Ask the cluster and the filesystem; every finding at once, and Slurm's own only where there is none."""
+    found, errors = None, list(mistakes(recipe))
     try:
-        found: Facts | None = facts()
-        errors = check(recipe, found) if found is not None else []
+        found = facts()
+        errors += check(recipe, found)
     except SlurmError as error:
-        found, errors = None, [str(error)]
-    return Findings(
-        errors=tuple(dict.fromkeys([*mistakes(recipe), *errors, *place_problems(recipe, run_root, found)])),
-        doubts=tuple(place_doubts(recipe, run_root, found)),
-    )
+        errors.append(str(error))
+    errors += place_problems(recipe, run_root, found)
+    doubts = list(place_doubts(recipe, run_root, found))
+    if not errors and (refused := (rehearsal or rehearse)(recipe, run_root)):
+        (doubts if any(words in refused for words in MAY_PASS) else errors).append(refused)
+    return Findings(errors=tuple(dict.fromkeys(errors)), doubts=tuple(doubts))
+
+
+def rehearse(recipe: Recipe, run_root: Path) -> str:
+    """What Slurm itself says against the script, empty when it would take it: sites have rules that only it knows."""
+    with tempfile.TemporaryDirectory(prefix="prorl-") as folder:
+        script = Path(folder) / "job.sh"
+        script.write_text(render(recipe, run_root, "rehearsal"), encoding="utf-8")
+        try:
+            slurm(["sbatch", "--test-only", str(script)])
+        except SlurmError as error:
+            return f"Slurm would refuse it, {error}"
+    return ""
 
 
 def check(recipe: Recipe, facts: Facts) -> list[str]:
