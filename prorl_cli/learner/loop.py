@@ -12,7 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from prorl_cli.learner.trainer import Interrupted
+from prorl_cli.learner.follower import own_place
+from prorl_cli.learner.trainer import Interrupted, Trainer
 from prorl_cli.learner.verdicts import deaths
 from prorl_cli.learner.walk import Walk
 from prorl_cli.role import Role
@@ -46,6 +47,7 @@ class Learner:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train")
         self._abandoned = threading.Event()
         self._stop_at = float("inf")
+        self._trainer: Trainer | None = None
         self._walk: Walk
 
     async def run(self) -> None:
@@ -53,9 +55,15 @@ class Learner:
         await self._role.serve([])
         self._role.hear("coordinator")
         self._role.spawn(self._watch_stop())
+        try:
+            with self._role.waiting("its ranks"):
+                trainer = self._trainer = await self._do(self._make_trainer)
+        except Interrupted as error:
+            self._role.log.info("%s", error)
+            return
         if not await self._until("weights 000000", lambda: latest_weights(self._role.run) >= 0):
             return
-        self._walk = await self._do(self._prepare)
+        self._walk = await self._do(lambda: self._prepare(trainer))
         try:
             while not self._role.stopping.is_set():
                 await self._next()
@@ -67,6 +75,8 @@ class Learner:
         """Give up whatever still trains and end the thread."""
         self._abandoned.set()
         self._thread.shutdown(wait=True)
+        if self._trainer is not None:
+            self._trainer.close()
 
     async def _watch_stop(self) -> None:
         await self._role.stopping.wait()
@@ -78,13 +88,22 @@ class Learner:
     async def _do(self, act: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, act)
 
-    def _prepare(self) -> Walk:
-        from prorl_cli.learner.torch_trainer import TorchTrainer
+    def _make_trainer(self) -> Trainer:
+        role = self._role
+        here = own_place(role.recipe)
+        if role.recipe.learner.backend == "torch":
+            from prorl_cli.learner.torch_trainer import TorchTrainer
 
+            return TorchTrainer(role.recipe)
+        from prorl_cli.learner.deepspeed_trainer import lead
+
+        return lead(role.run, role.recipe, role.attempt, here, self._halted)
+
+    def _prepare(self, trainer: Trainer) -> Walk:
         role = self._role
         died = deaths(read_endpoints(role.run), read_obituaries(role.run), role.name)
         walk = Walk(
-            role.run, role.recipe, TorchTrainer(role.recipe),
+            role.run, role.recipe, trainer,
             name=role.name, deaths=died, fence=role.fence, halted=self._halted,
         )  # fmt: skip
         walk.begin()
