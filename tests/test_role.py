@@ -9,7 +9,9 @@ import time
 
 import pytest
 
+from prorl_cli.errors import ProrlError
 from prorl_cli.recipe import Recipe
+from prorl_cli.role.entry import own_devices
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.members import claim_attempt, read_endpoints
 from prorl_cli.wire import certificate
@@ -122,6 +124,13 @@ def test_a_newer_attempt_ends_an_older_process_with_exit_code_3(run, start):
     claim_attempt(run, {})
     assert child.wait(15) == 3
     assert "superseded" in child.stderr.read()
+
+
+def test_a_process_keeps_to_its_own_gpus_of_a_node():
+    assert own_devices("0,1", "4,5,6,7") == "4,5" and own_devices("3", "GPU-a,GPU-b,GPU-c,GPU-d") == "GPU-d"
+    assert own_devices("2,3", "") == "2,3"
+    with pytest.raises(ProrlError, match=r"GPU number 2 .* only 0,1"):
+        own_devices("1,2", "0,1")
 
 
 def test_bad_input_is_one_line_and_exit_code_2(start):

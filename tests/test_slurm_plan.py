@@ -42,6 +42,34 @@ def test_the_learner_is_one_process_of_a_rank_a_gpu():
     assert (cpu_only.tasks, cpu_only.gpus) == (2, 0)
 
 
+def engines(cluster, **others):
+    roles = plan_processes(recipe(cluster, **others), has_weights=True).roles
+    return [(role.name, role.node, role.gpus, role.devices) for role in roles if role.room == "engine"]
+
+
+def test_a_node_has_as_many_vllm_servers_as_its_gpus_hold_each_on_its_own():
+    vllm, asked = {"kind": "vllm", "tensor_parallel": 2}, {"nodes": 2, "gpus": 4}
+    shares = [(0, (0, 1)), (0, (2, 3)), (1, (0, 1)), (1, (2, 3))]
+    assert engines({"engine": asked}, engine=vllm) == [
+        (f"engine-{number}", node, 4, devices) for number, (node, devices) in enumerate(shares)
+    ]
+    local = engines({"executor": "local", "engine": {"nodes": 2, "gpus": 1}}, engine={"kind": "vllm"})
+    assert [devices for *_, devices in local] == [(0,), (1,)]
+
+
+def test_an_engine_without_gpus_of_its_own_is_one_a_node():
+    assert engines({"engine": {"nodes": 2}}, engine={"kind": "vllm"}) == [
+        ("engine-0", 0, 0, ()),
+        ("engine-1", 1, 0, ()),
+    ]
+    assert engines({"engine": {"gpus": 4}}) == [("engine-0", 0, 4, ())]
+
+
+def test_gpus_that_no_engine_could_use_are_refused():
+    asked = recipe({"engine": {"gpus": 8}}, engine={"kind": "vllm", "tensor_parallel": 3})
+    assert any("some would idle" in mistake for mistake in shape.mistakes(asked))
+
+
 def test_coordinator_router_and_preparation_share_the_first_node():
     for topology, home in (("hetjob", "rollout"), ("single", "rollout"), ("satellites", "control")):
         plan = plan_processes(recipe({"topology": topology, **PARTS}), has_weights=False)

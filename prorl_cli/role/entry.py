@@ -17,7 +17,9 @@ from prorl_cli.errors import ProrlError
 from prorl_cli.recipe import Recipe
 from prorl_cli.role.role import Role
 from prorl_cli.rundir import Incarnation, RunDir
-from prorl_cli.spool.members import current_attempt
+from prorl_cli.spool.members import DEVICES, current_attempt
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def main(kind: str, body: Callable[[Role], Awaitable[None]]) -> None:
@@ -28,11 +30,25 @@ def main(kind: str, body: Callable[[Role], Awaitable[None]]) -> None:
     if len(sys.argv) != 2:
         raise SystemExit(f"usage: python -m prorl_cli.{kind} RUN_DIR")
     try:
+        if wanted := os.environ.get(DEVICES):
+            os.environ[VISIBLE] = own_devices(wanted, os.environ.get(VISIBLE, ""))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_live(kind, Path(sys.argv[1]), body))
     except ProrlError as error:
         logging.getLogger(kind).error("%s", error)
         raise SystemExit(error.exit_code) from None
+
+
+def own_devices(wanted: str, shown: str) -> str:
+    """Of the GPUs that this node shows (all, when it names none), those at the positions that the plan gave."""
+    if not shown:
+        return wanted
+    there, positions = shown.split(","), [int(position) for position in wanted.split(",")]
+    if max(positions) >= len(there):
+        raise ProrlError(
+            f"the plan gives GPU number {max(positions)} of this node to this process; it shows only {shown}"
+        )
+    return ",".join(there[position] for position in positions)
 
 
 async def _live(kind: str, root: Path, body: Callable[[Role], Awaitable[None]]) -> None:

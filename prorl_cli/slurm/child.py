@@ -15,7 +15,7 @@ import psutil
 
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.plan import Process
-from prorl_cli.spool.members import SLOT, Endpoint, Obituary, read_endpoints, read_obituaries, write_obituary
+from prorl_cli.spool.members import DEVICES, SLOT, Endpoint, Obituary, read_endpoints, read_obituaries, write_obituary
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -53,10 +53,11 @@ class Child:
             if os.getppid() != starter:
                 os._exit(1)
 
+        told = {SLOT: process.name, DEVICES: ",".join(map(str, process.devices))}
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                preexec_fn=tie_to_starter, env={**ENVIRONMENT, **environment, SLOT: process.name},
+                preexec_fn=tie_to_starter, env={**ENVIRONMENT, **environment, **told},
             )  # fmt: skip
 
     @property

@@ -19,7 +19,8 @@ class Process:
     """One role process: `name` is its slot and its log, `room` the module that is its `main`.
 
     On a cluster it runs on `nodes` nodes of `component`, the first of which is number `node` of that component, as
-    `tasks` ranks in all, with `gpus` GPUs a node. Locally it is one process of this machine.
+    `tasks` ranks in all, and sees `gpus` GPUs a node. Where `devices` names some of them it uses only those: Slurm
+    shows the same GPUs to steps that run side by side. Locally it is one process of this machine.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Process:
     nodes: int = 1
     tasks: int = 1
     gpus: int = 0
+    devices: tuple[int, ...] = ()
 
     def arguments(self, root: Path) -> list[str]:
         """What its Python interpreter is given."""
@@ -60,10 +62,7 @@ def plan_processes(recipe: Recipe, *, has_weights: bool) -> Plan:
     cluster = recipe.cluster
     home: ComponentName = "control" if has_satellites(recipe) else "rollout"
     roles = [Process(name=f"{room}-0", room=room, component=home) for room in ("coordinator", "router")]
-    roles += [
-        Process(name=f"engine-{node}", room="engine", component="engine", node=node, gpus=cluster.engine.gpus)
-        for node in range(cluster.engine.nodes)
-    ]
+    roles += _engines(recipe)
     if not has_satellites(recipe):
         roles += [rollout_worker(recipe, node) for node in range(cluster.rollout.nodes)]
     if recipe.learner.steps:
@@ -88,6 +87,24 @@ def rollout_worker(recipe: Recipe, number: int, *, node: int | None = None) -> P
 def has_satellites(recipe: Recipe) -> bool:
     """Whether rollout workers are jobs of their own."""
     return recipe.cluster.executor == "slurm" and recipe.cluster.topology == "satellites"
+
+
+def engines_per_node(recipe: Recipe) -> int:
+    """One, or as many vLLM servers as the GPUs of a node hold."""
+    gpus = recipe.cluster.engine.gpus if recipe.engine.kind == "vllm" else 0
+    return max(1, gpus // recipe.engine.tensor_parallel)
+
+
+def _engines(recipe: Recipe) -> Iterator[Process]:
+    gpus, share, each = recipe.cluster.engine.gpus, recipe.engine.tensor_parallel, engines_per_node(recipe)
+    local = recipe.cluster.executor == "local"
+    for number in range(recipe.cluster.engine.nodes * each):
+        node, place = divmod(number, each)
+        first = place * share + (node * gpus if local else 0)
+        yield Process(
+            name=f"engine-{number}", room="engine", component="engine", node=node, gpus=gpus,
+            devices=tuple(range(first, first + share)) if gpus and recipe.engine.kind == "vllm" else (),
+        )  # fmt: skip
 
 
 def _learner(recipe: Recipe) -> Process:

@@ -64,7 +64,13 @@ def signal_s(cluster: Cluster) -> int:
 
 def mistakes(recipe: Recipe) -> list[str]:
     """What Slurm would silently understand otherwise than the recipe means it."""
-    return [*_inherited(recipe), *_too_small(recipe), *_too_short(recipe.cluster), *_unspeakable(recipe)]
+    return [
+        *_inherited(recipe),
+        *_too_small(recipe),
+        *_idle_gpus(recipe),
+        *_too_short(recipe.cluster),
+        *_unspeakable(recipe),
+    ]
 
 
 def _components(recipe: Recipe) -> tuple[ComponentName, ...]:
@@ -103,6 +109,12 @@ def _too_small(recipe: Recipe) -> Iterator[str]:
                     f"cluster.{name}.{key} is more than cluster.learner.{key}, which is what every node is asked for "
                     "with `topology: single`"
                 )
+
+
+def _idle_gpus(recipe: Recipe) -> Iterator[str]:
+    gpus, share = recipe.cluster.engine.gpus, recipe.engine.tensor_parallel
+    if recipe.engine.kind == "vllm" and gpus % share:
+        yield f"cluster.engine.gpus ({gpus}) is no multiple of engine.tensor_parallel ({share}): some would idle"
 
 
 def _too_short(cluster: Cluster) -> Iterator[str]:

@@ -23,6 +23,9 @@ BEAT_S = 2.0
 SLOT = "PRORL_SLOT"
 """Environment variable by which a supervisor tells a process its name in the plan."""
 
+DEVICES = "PRORL_DEVICES"
+"""Environment variable that tells a process which of the GPUs of its node are its own, by position."""
+
 
 class Claim(Record):
     """Who took an attempt number."""
