@@ -163,7 +163,7 @@ def test_a_killed_starter_takes_its_roles_with_it(run, tmp_path):
     )
     starter = subprocess.Popen([sys.executable, str(script), str(run.root)])
     deadline = time.monotonic() + 20
-    while not (run.root / "starts").exists():
+    while not ((run.root / "starts").exists() and pids(run, "starts")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     starter.send_signal(signal.SIGKILL)
