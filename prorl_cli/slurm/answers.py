@@ -6,10 +6,13 @@ in, except as the last one. Called by `state`, `preflight` and `doctor`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+
+from prorl_cli.slurm.grammar import parse_time
 
 QUEUE_FORMAT = "%A|%i|%T|%r|%N|%S|%L|%P"
 """What `queue_rows` reads: own id, `leader+offset`, state, reason, nodes, start, time left, partition."""
@@ -103,17 +106,9 @@ def _said(text: str) -> str:
 
 
 def seconds(text: str) -> float | None:
-    """Slurm's `minutes`, `MM:SS`, `H:MM:SS`, `D-H[:MM[:SS]]`; None for UNLIMITED, INVALID and whatever else."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
-    if not match:
-        return None
-    days, *parts = match.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    if days is not None or len(numbers) == 3:
-        hours, minutes, rest = (*numbers, 0, 0)[:3]
-    else:
-        hours, (minutes, rest) = 0, (*numbers, 0)[:2]
-    return float(int(days or 0) * 86400 + hours * 3600 + minutes * 60 + rest)
+    """A time that is left or allowed; None where there is no limit, or Slurm does not say."""
+    found = parse_time(text)
+    return None if found is None or math.isinf(found) else float(found)
 
 
 def when(text: str) -> float | None:
