@@ -13,19 +13,30 @@ from functools import cache
 from pathlib import Path
 
 import psutil
+import pytest
 
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import open_boxes
 from tests.conftest import need
+from tests.images import apptainer_works, image
 
 PROBE = Path(__file__).parent / "sandbox_probe"
-RUNTIMES = ("bwrap", "process")
+RUNTIMES = ("bwrap", "process", pytest.param("apptainer", marks=pytest.mark.cluster))
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def need_runtime(runtime):
     if runtime == "bwrap":
         need("bwrap", bwrap_works())
+    if runtime == "apptainer":
+        need("apptainer", apptainer_works())
+
+
+def sandbox(runtime, **settings):
+    """The recipe's section; `apptainer` boxes are of the unpacked test image unless `image` says otherwise."""
+    if runtime == "apptainer":
+        settings = {"image": str(image())} | settings
+    return Sandbox(runtime=runtime, **settings)
 
 
 @cache
@@ -39,7 +50,7 @@ def bwrap_works():
 async def opened(runtime, scratch, **limits):
     """A factory whose boxes serve `calculator` and `probe`."""
     need_runtime(runtime)
-    factory = await open_boxes(Sandbox(runtime=runtime, **limits), scratch=scratch, tools=[PROBE])
+    factory = await open_boxes(sandbox(runtime, **limits), scratch=scratch, tools=[PROBE])
     try:
         yield factory
     finally:
@@ -98,7 +109,13 @@ def has_grandchildren(process):
 def eldest_box():
     """The first process of the box that was started first; a spare box is younger."""
     boxes = zygote_of(box_processes()).children()
-    return min(boxes, key=lambda process: (process.create_time(), process.pid))
+    return first_process(min(boxes, key=lambda process: (process.create_time(), process.pid)))
+
+
+def first_process(box):
+    """Of a child of the zygote: itself, or what its launcher has started."""
+    launched = [child for child in box.children() if "/.prorl/python/loader" in child.cmdline()]
+    return launched[0] if launched else box
 
 
 def oom_scores(processes):

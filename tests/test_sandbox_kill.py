@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from prorl_cli.errors import InfraError
-from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import open_boxes, root
 from prorl_cli.sandbox.scratch import sweep
 from tests.killing import fork, wait
@@ -19,11 +18,13 @@ from tests.sandbox_kit import (
     PROBE,
     RUNTIMES,
     box_processes,
+    first_process,
     has_grandchildren,
     need_runtime,
     opened,
     orphans_come_here,
     probe,
+    sandbox,
     settle,
     until,
     zygote_of,
@@ -37,7 +38,7 @@ SLEEPING_FAMILY = (
 
 async def work(runtime, scratch, ready):
     """A worker's life: boxes that compute, boxes whose tools sleep with children, boxes just opened."""
-    factory = await open_boxes(Sandbox(runtime=runtime), scratch=scratch, tools=[PROBE])
+    factory = await open_boxes(sandbox(runtime), scratch=scratch, tools=[PROBE])
     sleepers = [asyncio.create_task(probe(await factory.start(), SLEEPING_FAMILY)) for _ in range(2)]
     os.write(ready, b".")
     while not any(sleeper.done() for sleeper in sleepers):
@@ -139,7 +140,7 @@ def test_a_killed_parent_costs_its_boxes_and_the_next_start_brings_another(runti
                 victim = rng.choice([top, zygote_of(box_processes())])
                 fates += await episodes_around(factory, rng, victim.kill, rng.uniform(0, 0.1))
                 assert await episode(factory, rng) == "done"
-                assert len(os.listdir(tmp_path)) == (runtime == "process")
+                assert len(os.listdir(tmp_path)) == (runtime != "bwrap")
         assert set(fates) <= {"done", "lost"}
         assert "lost" in fates
 
@@ -184,6 +185,6 @@ def kill_any_box(rng):
     boxes = zygote_of(box_processes()).children()
     if boxes:
         try:
-            rng.choice(boxes).kill()
+            first_process(rng.choice(boxes)).kill()
         except psutil.NoSuchProcess:
             return

@@ -1,0 +1,277 @@
+"""Boxes from a container image, packed and unpacked, launched by a user without rights; what every runtime promises is
+asked of `apptainer` in tests/test_sandbox_*.py as well."""
+
+import asyncio
+import os
+import shutil
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from prorl_cli.errors import InfraError, UserError
+from tests.conftest import need
+from tests.images import FORMS, apptainer_works, image
+from tests.sandbox_kit import box_processes, eldest_box, look, one_box, opened, orphans_come_here, probe, settle, until
+from tests.test_sandbox_kill import worker as killed_worker
+
+each_form = pytest.mark.parametrize("form", FORMS)
+AT_ONCE = 20
+
+
+@pytest.fixture(autouse=True)
+def apptainer():
+    need("apptainer", apptainer_works())
+
+
+def boxes(form, scratch, **settings):
+    return opened("apptainer", scratch, image=str(image(form)), **settings)
+
+
+def box_of(form, scratch, **settings):
+    return one_box("apptainer", scratch, image=str(image(form)), **settings)
+
+
+@each_form
+def test_twenty_boxes_at_once_answer_from_the_image_that_records_name(form, tmp_path):
+    async def episode(factory, number):
+        box = await factory.start()
+        answer = await box.call("calculator", {"expression": f"{number} / 4"}, 30)
+        release = await look(box, "out = open('/etc/os-release').read()")
+        await together.wait()
+        await box.close()
+        await box.close()
+        return answer.output, "Debian" in release
+
+    async def scene():
+        async with boxes(form, tmp_path) as factory:
+            assert (factory.runtime, factory.image) == ("apptainer", str(image(form)))
+            return await asyncio.gather(*(episode(factory, 4 * number) for number in range(AT_ONCE)))
+
+    together = asyncio.Barrier(AT_ONCE)
+    assert asyncio.run(scene()) == [(str(number), True) for number in range(AT_ONCE)]
+    assert settle() == []
+    assert os.listdir(tmp_path) == []
+
+
+@each_form
+def test_nothing_of_the_host_is_seen_or_reached(form, tmp_path, monkeypatch):
+    secrets = ("PRORL_TEST_SECRET", "APPTAINERENV_LEAK", "SINGULARITYENV_LEAK", "https_proxy", "SLURM_LEAK", "PMI_LEAK")
+    for name in (*secrets, "APPTAINER_BIND", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, f"hunter2{tmp_path}")
+    (tmp_path / "note").write_text("x")
+    with closing(socket.socket()) as tcp, closing(socket.socket(socket.AF_UNIX)) as abstract:
+        tcp.bind(("127.0.0.1", 0))
+        tcp.listen()
+        abstract.bind(f"\0prorl-{os.getpid()}")
+        abstract.listen()
+        code = f"""
+            import os, socket
+            def reach(family, address):
+                try:
+                    socket.socket(family).connect(address)
+                    return "reached"
+                except OSError:
+                    return "refused"
+            out = dict(
+                interfaces=[name for _, name in socket.if_nameindex()],
+                reached=[
+                    reach(socket.AF_INET, ("127.0.0.1", {tcp.getsockname()[1]})),
+                    reach(socket.AF_INET, ("1.1.1.1", 53)),
+                    reach(socket.AF_UNIX, "\\0prorl-{os.getpid()}"),
+                ],
+                host=socket.gethostname(),
+                environment=dict(os.environ),
+                started_with=open("/proc/self/environ").read().strip(chr(0)),
+                command=open("/proc/self/cmdline").read(),
+                paths=[path for path in {[str(Path.home()), str(tmp_path), "/work", "/sys/kernel"]!r} if os.path.exists(path)],
+                written=[os.listdir(path) for path in ("/tmp", "/var/tmp", "/dev/shm", "/home")],
+                processes=sorted(int(name) for name in os.listdir("/proc") if name.isdigit()),
+                own=[os.getpid(), os.getppid()],
+            )
+        """
+
+        async def scene():
+            async with box_of(form, tmp_path / "scratch") as box:
+                return await look(box, code)
+
+        seen = asyncio.run(scene())
+    assert seen["interfaces"] == ["lo"] and set(seen["reached"]) == {"refused"} and seen["host"] == "box"
+    assert set(seen["environment"]) <= {"PATH", "LANG", "LC_CTYPE", "HOME", "TMPDIR"}
+    assert "hunter2" not in str(seen) and seen["started_with"] == "" and str(tmp_path) not in seen["command"]
+    assert (seen["paths"], seen["written"]) == ([], [[]] * 4)
+    assert seen["processes"] == [1, seen["own"][0]] and seen["own"][1] == 1
+
+
+def test_its_launcher_is_told_nothing_that_it_could_take_for_an_option(tmp_path, monkeypatch):
+    for name in ("APPTAINER_BIND", "SINGULARITY_BINDPATH", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "no_proxy"):
+        monkeypatch.setenv(name, "hunter2")
+    told = tmp_path / "told"
+    eavesdropper = tmp_path / "apptainer"
+    eavesdropper.write_text(f'#!/bin/sh\nenv > {told}\npwd >> {told}\nexec {shutil.which("apptainer")} "$@"\n')
+    eavesdropper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def scene():
+        async with box_of("folder", tmp_path / "scratch"):
+            return dict(line.split("=", 1) for line in told.read_text().splitlines()[:-1])
+
+    environment = asyncio.run(scene())
+    own = {"HOME", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR", "SINGULARITY_CONFIGDIR", "SINGULARITY_TMPDIR"}
+    assert set(environment) <= own | {"PATH", "LANG", "PWD"}
+    assert all(environment[name].startswith(f"{tmp_path}/scratch/boxes-") for name in own)
+    assert told.read_text().splitlines()[-1] == environment["PWD"] == "/"
+
+
+@each_form
+def test_it_has_no_power_can_gain_none_and_cannot_harm_its_box(form, tmp_path):
+    code = """
+        import ctypes, os
+        libc = ctypes.CDLL(None, use_errno=True)
+        status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+        def writable(path):
+            try:
+                open(path, "w")
+                return True
+            except OSError:
+                return False
+        out = [
+            [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")],
+            status["NoNewPrivs"],
+            libc.unshare(0x10000000), libc.unshare(0x00020000), libc.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, None),
+            libc.umount2(b"/tmp", 2), libc.ptrace(16, 1, 0, 0), os.access("/proc/1/environ", os.R_OK),
+            [writable(path) for path in ("/.prorl/boxed/x", "/.prorl/python/bin/x", "/proc/sys/kernel/core_pattern")],
+        ]
+    """
+
+    async def scene():
+        async with box_of(form, tmp_path) as box:
+            seen = await look(box, code)
+            for blow in ("os.kill(1, 9)", "os.kill(1, 11)", "os.kill(1, 19)", "os.kill(-1, 9)"):
+                await probe(box, f"import os\n{blow}")
+            assert (await box.call("calculator", {"expression": "1"}, 10)).output == "1"
+            return seen
+
+    assert asyncio.run(scene()) == [[0] * 5, "1", -1, -1, -1, -1, -1, False, [False] * 3]
+
+
+@each_form
+def test_what_a_box_writes_is_bounded_and_gone_with_it(form, tmp_path):
+    fill = "f = open({!r}, 'wb')\nfor _ in range(1000): f.write(bytes(2**20))"
+
+    async def scene():
+        async with boxes(form, tmp_path, memory="64MiB") as factory:
+            box, other = await factory.start(), await factory.start()
+            for path in ("/tmp/big", "/var/tmp/big", "/dev/shm/big", "/usr/big"):
+                full = await probe(box, fill.format(path))
+                assert full.outcome == "error" and "No space left" in full.output, path
+            assert (
+                await probe(box, "import os\nos.remove('/usr/big')\nopen('/etc/mine', 'w').write('x')")
+            ).outcome == "ok"
+            assert await look(box, "import os\nout = os.path.exists('/etc/mine')"), "it outlives the call"
+            await box.close()
+            for later in (other, await factory.start()):
+                assert await look(later, "import os\nout = [os.path.exists('/etc/mine'), os.listdir('/tmp')]") == [
+                    False,
+                    [],
+                ]
+
+    asyncio.run(scene())
+    assert not (image("folder") / "etc/mine").exists()
+
+
+@each_form
+def test_a_launcher_killed_by_force_is_an_error_of_the_machine_and_leaves_no_mount_behind(form, tmp_path):
+    async def scene():
+        async with boxes(form, tmp_path) as factory:
+            box = await factory.start()
+            launcher = eldest_box().parent()
+            below = launcher.children(recursive=True)
+            call = asyncio.create_task(probe(box, "import time; time.sleep(60)"))
+            await until(lambda: eldest_box().children())
+            launcher.kill()
+            with pytest.raises(InfraError, match="killed by SIGKILL from outside"):
+                await call
+            await until(lambda: not any(process.is_running() for process in below))
+            assert (await (await factory.start()).call("calculator", {"expression": "1"}, 10)).output == "1"
+
+    asyncio.run(scene())
+    assert settle() == []
+
+
+def test_a_killed_worker_leaves_no_process_mount_or_folder_of_a_packed_image(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.sandbox_kit.image", lambda: image("sif"))
+    with orphans_come_here():
+        pid = killed_worker("apptainer", tmp_path)
+        names = [process.name() for process in box_processes(pid)]
+        assert names.count("squashfuse_ll") >= 2, names
+        psutil.Process(pid).kill()
+        os.waitpid(pid, 0)
+        assert settle() == []
+    assert os.listdir(tmp_path) == []
+
+
+@each_form
+def test_long_and_odd_paths_do_no_harm(form, tmp_path):
+    folder = tmp_path.joinpath(*[f"a, 'b' \"{number}\" $(id):{'x' * 60}" for number in range(4)])
+    assert len(str(folder)) > 250
+    folder.mkdir(parents=True)
+    linked = folder / image(form).name
+    linked.symlink_to(image(form))
+
+    async def scene():
+        async with opened("apptainer", folder / "scratch", image=str(linked)) as factory:
+            return await (await factory.start()).call("calculator", {"expression": "6 * 7"}, 10)
+
+    assert asyncio.run(scene()).output == "42"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("missing", "there is no"), ("text", "its launcher ended: FATAL"), ("empty", "its launcher ended: FATAL")],
+)
+def test_an_image_that_is_none_is_the_users_mistake_and_leaves_nothing(what, words, tmp_path):
+    bad, scratch = tmp_path / what, tmp_path / "scratch"
+    if what == "text":
+        bad.write_text("not an image")
+    elif what == "empty":
+        bad.mkdir()
+
+    async def scene():
+        with pytest.raises(UserError, match=f"sandbox.runtime: apptainer does not work.*{words}"):
+            async with opened("apptainer", scratch, image=str(bad)):
+                raise AssertionError("it was opened")
+
+    asyncio.run(scene())
+    assert settle() == []
+    assert not scratch.exists() or os.listdir(scratch) == []
+
+
+def test_singularity_will_do_where_there_is_no_apptainer(tmp_path, monkeypatch):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "singularity").symlink_to(shutil.which("apptainer"))
+    (programs / "ldd").symlink_to(shutil.which("ldd"))
+    monkeypatch.setenv("PATH", str(programs))
+
+    async def scene():
+        async with box_of("folder", tmp_path / "scratch") as box:
+            return await box.call("calculator", {"expression": "6 * 7"}, 10)
+
+    image("folder")
+    assert asyncio.run(scene()).output == "42"
+
+
+def test_without_either_the_user_is_told(tmp_path, monkeypatch):
+    path = str(image("folder"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    async def scene():
+        with pytest.raises(UserError, match="neither apptainer nor singularity is installed"):
+            async with opened("apptainer", tmp_path / "scratch", image=path):
+                raise AssertionError("it was opened")
+
+    monkeypatch.setattr("tests.sandbox_kit.need_runtime", lambda runtime: None)
+    asyncio.run(scene())
