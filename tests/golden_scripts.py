@@ -18,6 +18,7 @@ PYTHON = "/home/lab/venv/bin/python"
 BASE = {
     "name": "demo", "model": "/scratch/models/Qwen3-4B",
     "tasks": [{"domain": "math", "source": "/scratch/data/math.jsonl"}],
+    "engine": {"kind": "vllm"}, "learner": {"backend": "deepspeed", "zero": 2},
 }  # fmt: skip
 
 SHAPES = {

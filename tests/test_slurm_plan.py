@@ -16,7 +16,8 @@ BASE = {
 
 def recipe(cluster, **others):
     cluster = {"executor": "slurm", **cluster}
-    return Recipe.model_validate_json(json.dumps({**BASE, "cluster": cluster, **others}))
+    learner = {"backend": "deepspeed", **others.pop("learner", {})}
+    return Recipe.model_validate_json(json.dumps({**BASE, "cluster": cluster, "learner": learner, **others}))
 
 
 PARTS = {"rollout": {"nodes": 2}, "engine": {"nodes": 2, "gpus": 4}, "learner": {"nodes": 2, "gpus": 8}}
@@ -40,6 +41,8 @@ def test_the_learner_is_one_process_of_a_rank_a_gpu():
     assert (learner.name, learner.nodes, learner.tasks, learner.gpus) == ("learner-0", 2, 16, 8)
     cpu_only = plan_processes(recipe({"learner": {"nodes": 2}}), has_weights=True).roles[-1]
     assert (cpu_only.tasks, cpu_only.gpus) == (2, 0)
+    alone = plan_processes(recipe({"learner": {"gpus": 8}}, learner={"backend": "torch"}), has_weights=True).roles[-1]
+    assert (alone.nodes, alone.tasks) == (1, 1)
 
 
 def engines(cluster, **others):
@@ -65,7 +68,9 @@ def test_an_engine_without_gpus_of_its_own_is_one_a_node():
     assert engines({"engine": {"gpus": 4}}) == [("engine-0", 0, 4, ())]
 
 
-def test_gpus_that_no_engine_could_use_are_refused():
+def test_what_would_idle_is_refused():
+    asked = recipe({"learner": {"nodes": 2}}, learner={"backend": "torch"})
+    assert any("needs `learner.backend: deepspeed`" in mistake for mistake in shape.mistakes(asked))
     asked = recipe({"engine": {"gpus": 8}}, engine={"kind": "vllm", "tensor_parallel": 3})
     assert any("some would idle" in mistake for mistake in shape.mistakes(asked))
 

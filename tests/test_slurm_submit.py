@@ -7,9 +7,10 @@ import json
 
 import pytest
 
+from prorl_cli.cli.queueing import shown_submission
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.commands import ControllerDown, NotInstalled, Refused
-from prorl_cli.slurm.submit import BACK_OFF_S, new_token, preview, read_job, read_request, record_job, submit
+from prorl_cli.slurm.submit import BACK_OFF_S, new_token, read_job, read_request, record_job, submit
 from tests.test_slurm_plan import PARTS, recipe
 
 LOST = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
@@ -134,7 +135,6 @@ def test_tokens_are_never_the_same():
 def test_a_preview_needs_no_slurm_and_says_the_same_each_time(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     asked = recipe({"topology": "satellites", **PARTS})
-    first, second = ("\n".join(preview(asked, tmp_path / "run")) for _ in range(2))
+    first, second = (shown_submission(asked, tmp_path / "run") for _ in range(2))
     assert first == second and not (tmp_path / "run").exists()
-    assert "&& sbatch --parsable job.sh" in first and first.count("#!/bin/bash") == 2
-    assert "# and 2 satellites beside it" in first
+    assert "&& sbatch --parsable job.sh" in first and first.count("#!/bin/bash\n#SBATCH") == 2

@@ -108,8 +108,7 @@ def _engines(recipe: Recipe) -> Iterator[Process]:
 
 
 def _learner(recipe: Recipe) -> Process:
-    asked = recipe.cluster.learner
-    ranks = asked.nodes * max(1, asked.gpus)
-    return Process(
-        name="learner-0", room="learner", component="learner", nodes=asked.nodes, tasks=ranks, gpus=asked.gpus
-    )
+    """One process: a rank a GPU, or a node where there are none; one rank in all with the `torch` backend."""
+    asked, many = recipe.cluster.learner, recipe.learner.backend == "deepspeed"
+    nodes, ranks = (asked.nodes, asked.nodes * max(1, asked.gpus)) if many else (1, 1)
+    return Process(name="learner-0", room="learner", component="learner", nodes=nodes, tasks=ranks, gpus=asked.gpus)

@@ -67,7 +67,7 @@ def mistakes(recipe: Recipe) -> list[str]:
     return [
         *_inherited(recipe),
         *_too_small(recipe),
-        *_idle_gpus(recipe),
+        *_idle(recipe),
         *_too_short(recipe.cluster),
         *_unspeakable(recipe),
     ]
@@ -111,10 +111,13 @@ def _too_small(recipe: Recipe) -> Iterator[str]:
                 )
 
 
-def _idle_gpus(recipe: Recipe) -> Iterator[str]:
+def _idle(recipe: Recipe) -> Iterator[str]:
+    """What would be paid for and not used."""
     gpus, share = recipe.cluster.engine.gpus, recipe.engine.tensor_parallel
     if recipe.engine.kind == "vllm" and gpus % share:
         yield f"cluster.engine.gpus ({gpus}) is no multiple of engine.tensor_parallel ({share}): some would idle"
+    if recipe.learner.backend == "torch" and (nodes := recipe.cluster.learner.nodes) > 1:
+        yield f"cluster.learner.nodes is {nodes}: more than one needs `learner.backend: deepspeed`"
 
 
 def _too_short(cluster: Cluster) -> Iterator[str]:

@@ -11,8 +11,7 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import msgspec
 
@@ -21,7 +20,6 @@ from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm import script
 from prorl_cli.slurm.commands import ControllerDown, SlurmError, slurm
-from prorl_cli.slurm.plan import has_satellites, plan_processes
 from prorl_cli.trajectory import Record
 
 BACK_OFF_S = (2.0, 5.0, 15.0, 30.0, 60.0)
@@ -108,18 +106,6 @@ def write_folder(run: RunDir, recipe: Recipe, request: Request, *, python: str =
 def sbatch_line(run: RunDir, token: str) -> str:
     """What is run, as one would type it."""
     return f"cd {shlex.quote(str(run.submission(token)))} && {shlex.join(script.SBATCH)}"
-
-
-def preview(recipe: Recipe, root: Path) -> Iterator[str]:
-    """What `launch` would submit, line by line; needs no Slurm and no run directory."""
-    run, token = RunDir(root), "dry-run"
-    yield f"run directory  {root}"
-    yield f"submit         {sbatch_line(run, token)}"
-    yield from plan_processes(recipe, has_weights=False).lines(root)
-    yield from ("", script.render(recipe, root, token))
-    if has_satellites(recipe):
-        yield f"# and {recipe.cluster.rollout.nodes} satellites beside it, each as this one:"
-        yield script.render(recipe, root, token, satellite=0)
 
 
 def read_request(run: RunDir, token: str) -> Request | None:
