@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from prorl_cli.rundir import RunDir
-from prorl_cli.spool.members import current_attempt
+from prorl_cli.spool.members import current_attempt, read_outcome
 from tests.quick_run import COIN, RECIPE, processes_of, prorl, until
 
 HETJOB = """\
@@ -65,13 +65,6 @@ def submitted(run: RunDir) -> list[int]:
     return [int(job["job_id"]) for job in sorted(found, key=lambda job: job["submitted_at"])]
 
 
-def running_roles(run: RunDir) -> dict[str, list]:
-    """Role → endpoints of the newest attempt whose process lives on one of the cluster's nodes, all of them this host."""
-    from tests.quick_run import live_roles
-
-    return live_roles(run)
-
-
 def attempt(run: RunDir) -> int:
     return current_attempt(run)
 
@@ -80,14 +73,29 @@ def step(run: RunDir) -> int:
     return max(run.weight_folders(), default=0)
 
 
+def wait(run: RunDir, condition, seconds, what):
+    """`until`, which shows the logs where it gives up."""
+    try:
+        return until(condition, seconds, what)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{last_words(run)}") from None
+
+
 def wait_steps(run: RunDir, more: int, seconds=120):
     """Until `more` further steps were trained."""
     wanted = step(run) + more
-    until(lambda: step(run) >= wanted, seconds, f"step {wanted} (now {step(run)})\n{last_words(run)}")
+    wait(run, lambda: step(run) >= wanted, seconds, f"step {wanted}")
+
+
+def wait_done(cluster, run: RunDir, seconds=240) -> str:
+    """The state that the newest attempt ended in, once no job is left."""
+    wait(run, lambda: read_outcome(run, attempt(run)), seconds, "the outcome")
+    wait(run, lambda: not cluster.jobs(), 60, "the end of the run's jobs")
+    return read_outcome(run, attempt(run)).state
 
 
 def last_words(run: RunDir) -> str:
-    """The ends of all logs of the newest attempt, for a failed test's message."""
+    """The ends of all logs, for a failed test's message."""
     logs = sorted(run.logs.rglob("*.log"))
     return "\n".join(f"--- {log.relative_to(run.logs)}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
 

@@ -16,11 +16,13 @@ from tests.cluster.cluster_run import (
     resume,
     step,
     submitted,
+    wait,
+    wait_done,
     wait_steps,
     write_recipe,
 )
 from tests.cluster.slurm_cluster import TERMINAL
-from tests.quick_run import is_process, live_roles, prorl, status, until
+from tests.quick_run import is_process, live_roles, prorl, status
 from tests.run_ledger import check_ledger, leftovers
 
 ROLES = ("coordinator", "router", "rollout", "engine", "learner")
@@ -43,7 +45,7 @@ def test_a_hetjob_ends_at_its_step_through_every_fault_of_processes_nodes_and_sl
     cluster.run("scancel", "--batch", "--signal=USR2", job)
     assert cluster.wait(job, [*TERMINAL, "GONE"], 90)
     assert read_outcome(run, 3).state == "stopped", last_words(run)
-    resume(tmp_path, "run")
+    resume(tmp_path)
     wait_attempt(run, 4)
     cluster.run("scancel", submitted(run)[-1])
     cluster.wait(submitted(run)[-1], [*TERMINAL, "GONE"], 90)
@@ -59,7 +61,7 @@ def test_the_time_limit_hands_over_to_the_next_job_of_the_chain(cluster, tmp_pat
     wait_steps(run, 1)
     wait_attempt(run, 2, 240)
     assert prorl(tmp_path, "stop", "run").returncode == 0
-    until(lambda: not cluster.jobs(), 90, "the end of a stopped run's jobs")
+    assert wait_done(cluster, run) == "stopped"
     finish(cluster, tmp_path, run)
     assert not traces.left(tmp_path)
 
@@ -67,7 +69,7 @@ def test_the_time_limit_hands_over_to_the_next_job_of_the_chain(cluster, tmp_pat
 def test_a_satellite_dies_and_another_joins_while_the_run_goes_on(cluster, tmp_path):
     traces = Traces()
     run = launch(tmp_path, write_recipe(tmp_path, SATELLITES, steps=ENDLESS))
-    until(lambda: len(workers(run)) == 2, 120, "two rollout nodes")
+    wait(run, lambda: len(workers(run)) == 2, 120, "two rollout nodes")
     wait_steps(run, 1)
     [coordinator] = live_roles(run)["coordinator"]
     before = workers(run)
@@ -75,17 +77,17 @@ def test_a_satellite_dies_and_another_joins_while_the_run_goes_on(cluster, tmp_p
     cluster.kill_node(lost)
     wait_steps(run, 2)
     cluster.start_node(lost)
-    until(lambda: len(workers(run)) == 2 and workers(run) != before, 120, "another rollout node")
+    wait(run, lambda: len(workers(run)) == 2 and workers(run) != before, 120, "another rollout node")
     wait_steps(run, 2)
     assert attempt(run) == 1 and live_roles(run)["coordinator"][0].incarnation == coordinator.incarnation
     assert prorl(tmp_path, "stop", "run").returncode == 0
-    until(lambda: not cluster.jobs(), 90, "the end of a stopped run's jobs, satellites included")
+    assert wait_done(cluster, run) == "stopped"
     finish(cluster, tmp_path, run)
     assert not traces.left(tmp_path)
 
 
 def kill_each(run: RunDir, role):
-    until(lambda: set(live_roles(run)) == set(ROLES), 60, "every role up")
+    wait(run, lambda: set(live_roles(run)) == set(ROLES), 60, "every role up")
     for peer in live_roles(run)[role]:
         if is_process(peer.pid, peer.pid_started):
             os.kill(peer.pid, signal.SIGKILL)
@@ -94,14 +96,14 @@ def kill_each(run: RunDir, role):
 def a_node_goes_down(cluster, run, job):
     """A heterogeneous job is one failure domain: Slurm puts all of it back into the queue."""
     cluster.down("cpu2")
-    until(lambda: cluster.state(job) == "PENDING", 60, "the requeue")
+    wait(run, lambda: cluster.state(job) == "PENDING", 60, "the requeue")
     cluster.up("cpu2")
     wait_attempt(run, 2)
 
 
 def wait_attempt(run: RunDir, number, seconds=120):
     """Until attempt `number` has trained a step."""
-    until(lambda: attempt(run) == number, seconds, f"attempt {number}\n{last_words(run)}")
+    wait(run, lambda: attempt(run) == number, seconds, f"attempt {number}")
     wait_steps(run, 1, seconds)
 
 
@@ -116,10 +118,10 @@ def node_of(cluster, name, run):
 
 def finish(cluster, folder, run: RunDir):
     """Go on to a last step a little ahead, and check the whole run."""
-    final = step(run) + 4
-    resume(folder, "run", "--set", f"learner.steps={final}")
-    until(lambda: (found := read_outcome(run, attempt(run))) and found.state == "done", 180, last_words(run))
-    until(lambda: not cluster.jobs(), 60, "the end of the last job")
+    final, last = step(run) + 4, attempt(run) + 1
+    resume(folder, "--set", f"learner.steps={final}")
+    wait(run, lambda: attempt(run) == last, 120, f"attempt {last}")
+    assert wait_done(cluster, run) == "done", last_words(run)
     picture = status(folder, "run")
     assert (picture["state"], picture["step"]) == ("done", final)
     check_ledger(run, final)

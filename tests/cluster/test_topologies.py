@@ -2,10 +2,9 @@
 
 import pytest
 
-from prorl_cli.spool.members import read_outcome
 from prorl_cli.spool.steps import steps
-from tests.cluster.cluster_run import HETJOB, SATELLITES, SINGLE, Traces, last_words, launch, write_recipe
-from tests.quick_run import status, until
+from tests.cluster.cluster_run import HETJOB, SATELLITES, SINGLE, Traces, last_words, launch, wait_done, write_recipe
+from tests.quick_run import status
 from tests.run_ledger import check_ledger, leftovers
 
 STEPS = 8
@@ -15,9 +14,7 @@ STEPS = 8
 def test_a_run_trains_to_its_end_with_records_of_both_rollout_nodes(cluster, tmp_path, topology):
     traces = Traces()
     run = launch(tmp_path, write_recipe(tmp_path, topology, steps=STEPS))
-    until(lambda: read_outcome(run, 1), 240, f"the end of the run\n{last_words(run)}")
-    until(lambda: not cluster.jobs(), 60, "the end of its jobs")
-    assert read_outcome(run, 1).state == "done", last_words(run)
+    assert wait_done(cluster, run) == "done", last_words(run)
     check_ledger(run, STEPS)
     picture = status(tmp_path, "run")
     assert (picture["state"], picture["step"]) == ("done", STEPS)
