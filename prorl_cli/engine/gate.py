@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ import msgspec
 from prorl_cli.engine.protocol import GENERATE_PATH
 from prorl_cli.wire.doorbell import Doorbell
 from prorl_cli.wire.server import App, Message, Receive, Scope, Send, answer, bearer, same_token, unauthorized
+
+MODEL_NAME = "policy"
+"""What a vLLM server calls its model, whatever folder it came from."""
 
 SETTINGS = "PRORL_GATE"
 """Environment variable that names the settings file (0600) where the gate is loaded by import path alone."""
@@ -70,6 +74,14 @@ def _no_facts() -> dict[str, float]:
     return {}
 
 
+def _cache_facts() -> dict[str, float]:
+    """Share of vLLM's cache in use, from the metrics of the process that this gate is loaded into."""
+    metrics = sys.modules.get("prometheus_client")
+    labels = {"model_name": MODEL_NAME, "engine": "0"}
+    used = metrics.REGISTRY.get_sample_value("vllm:kv_cache_usage_perc", labels) if metrics else None
+    return {} if used is None else {"cache_used": used}
+
+
 @dataclass(slots=True, kw_only=True)
 class Door:
     """The gate's changing part, shared with the process that supervises the engine."""
@@ -95,7 +107,7 @@ class Door:
         """For a server in a process of its own."""
         raw = Path(os.environ[SETTINGS]).read_bytes()
         settings = msgspec.json.decode(raw, type=GateSettings)
-        return cls(settings=settings, doorbell=Doorbell(), proved=asyncio.Event())
+        return cls(settings=settings, doorbell=Doorbell(), proved=asyncio.Event(), facts=_cache_facts)
 
     def move(self, to: Move) -> None:
         """What the supervisor says is so; a door that drains goes on letting out what it let out before."""

@@ -38,9 +38,6 @@ from prorl_cli.errors import ProrlError
 from prorl_cli.role import Role
 from prorl_cli.wire import Client, WireError
 
-START_S = 1800.0
-"""A server of the largest models loads and compiles for many minutes."""
-
 HEALTH_EVERY_S = 10.0
 """Between two calls that go through to the engine's workers: the server's own /health only says that they once ran."""
 
@@ -86,7 +83,8 @@ class VllmEngine:
 
     @asynccontextmanager
     async def serving(self, published: Published) -> AsyncIterator[VllmEngine]:
-        """With a server that has proved the first version; nothing of it is left after the block."""
+        """With a server that has proved the first version, unless this process has to stop before; nothing of it is
+        left after the block."""
         staged, _ = await staged_by(self._role, published, self._stage)
         host = await asyncio.to_thread(self._role.address)
         with reserve(host) as held:
@@ -121,10 +119,11 @@ class VllmEngine:
         return Api(self._role.client, self._admin, setting.url, exact=exact, room=setting.max_model_len - 1)
 
     async def _begin(self, staged: Staged, setting: Setting) -> None:
-        """Until the first version is proved and said."""
+        """Until the first version is proved and said, or this process has to stop."""
         started = time.monotonic()
         with self._role.waiting("the vLLM server to start"):
-            await self._api.up(START_S)
+            if not await self._api.up(self._role.stopping):
+                return
         await self._role.announce_now(url=setting.url)
         await self._proved(staged, self._start, tries=1)
         self._role.metrics.add("start", version=staged.version, start_s=time.monotonic() - started)
@@ -170,6 +169,7 @@ class VllmEngine:
             tokens_total=gate["tokens_total"],
             tokens_per_s=round(_speed(self._looks), 1),
             in_flight_tokens=gate["in_flight_tokens"],
+            cache_used=round(gate.get("cache_used", 0.0), 3),
         )
 
     async def _account(self) -> None:

@@ -24,6 +24,9 @@ WORK_S = 900.0
 ALIVE_S = 120.0
 """A step may be long (a full prefill, a first compilation); one this long is a hang."""
 
+START_S = 1800.0
+"""A server of the largest models loads and compiles for many minutes."""
+
 UP_POLL_S = 0.25
 
 AHEAD = -1
@@ -52,17 +55,18 @@ class Api:
         answer: dict[str, Any] = await self._client.call("GET", f"{self._url}/gate", deadline_s=CALL_S)
         return answer
 
-    async def up(self, within_s: float) -> None:
-        """Return once the server listens: it has loaded its weights by then."""
-        until = time.monotonic() + within_s
-        while True:
+    async def up(self, stopping: asyncio.Event) -> bool:
+        """Whether the server listens, once it does: it has loaded its weights by then. False when `stopping` first."""
+        until = time.monotonic() + START_S
+        while not stopping.is_set():
             try:
                 await self.gate()
-                return
+                return True
             except (Unreachable, TimedOut):
                 if time.monotonic() > until:
                     raise
             await asyncio.sleep(UP_POLL_S)
+        return False
 
     async def alive(self) -> None:
         """A call that does nothing, all the way to every worker and back."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from prorl_cli.engine.gate import SETTINGS, GateSettings
+from prorl_cli.engine.gate import MODEL_NAME, SETTINGS, GateSettings
 from prorl_cli.engine.keeper import KEEPER
 from prorl_cli.recipe.schema import Engine
 from prorl_cli.wire.address import family, in_url
@@ -27,8 +27,6 @@ MODULE = "vllm.entrypoints.openai.api_server"
 """Works in every build; the `vllm` command of some does not."""
 
 GATE = "prorl_cli.engine.gate.Gate"
-
-MODEL_NAME = "policy"
 
 SHUTDOWN_S = 10
 """What the server itself gives open requests when a whole job is told to end."""

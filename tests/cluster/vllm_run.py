@@ -15,7 +15,7 @@ from prorl_cli.spool.members import read_endpoints
 from tests.conftest import need
 from tests.run_parts import Processes, make_run
 
-START_S = 240
+START_S = 500
 """Two servers on two cores, each importing torch three times."""
 
 ENGINE = {
