@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_cli.errors import UserError
+from prorl_cli.recipe import load_recipe
 from prorl_cli.rundir import RunDir, shipped
 from prorl_cli.slurm import script
 from prorl_cli.slurm.plan import plan_processes
@@ -73,6 +74,15 @@ def test_a_satellite_is_one_plain_job_that_waits_for_the_start_of_its_run():
     (lines,) = directives(script.render(asked, Path("/run"), "token", after=7, satellite=1))
     assert '--dependency="after:7"' in lines and '--nodes="1"' in lines and '--job-name="t-rollout-1"' in lines
     assert not {"mail-user", "licenses"} & set(keys(lines))
+
+
+def test_every_shipped_recipe_for_a_cluster_has_a_script():
+    shipped_for_slurm = [
+        one for one in map(load_recipe, sorted(shipped("recipes").glob("*.yaml"))) if one.cluster.executor == "slurm"
+    ]
+    assert {one.name for one in shipped_for_slurm} == {"cluster", "ci-cluster"}
+    for one in shipped_for_slurm:
+        assert len(directives(script.render(one, Path("/run"), "token"))) == 3
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -1,5 +1,6 @@
 """Rendered scripts as the real Slurm takes them: whole shapes, hostile names and shells, requeues, lost answers."""
 
+import resource
 import subprocess
 
 import pytest
@@ -92,6 +93,18 @@ def test_every_component_is_where_the_recipe_says_whatever_the_users_shell_says(
     assert shown.count("TimeLimit=00:10:00") == 3 and "Comment=prorl:token" in shown
     assert cluster.wait(job, TERMINAL) == "COMPLETED"
     assert run.job_log("token", job).read_text().splitlines() == ["cpu 2", "gpu 1", "gpu 1", "3 /tmp t"]
+
+
+def test_the_limits_of_the_login_node_stay_there(cluster, tmp_path, batch):
+    run = new_run(tmp_path / "run")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        job = submit(run, batch("ulimit -n"), "token")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert cluster.wait(job, TERMINAL) == "COMPLETED"
+    assert run.job_log("token", job).read_text().strip() != "200"
 
 
 def test_a_second_run_of_the_script_writes_behind_the_first(cluster, tmp_path, batch):
