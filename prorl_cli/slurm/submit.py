@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import secrets
 import shlex
-import sys
 import time
 from collections.abc import Callable
 
@@ -88,14 +87,12 @@ def record_job(run: RunDir, token: str, job_id: int, cluster: str = "") -> int:
     return job_id if first is None else first.job_id
 
 
-def write_folder(run: RunDir, recipe: Recipe, request: Request, *, python: str = sys.executable) -> None:
+def write_folder(run: RunDir, recipe: Recipe, request: Request) -> None:
     """Everything that the job will read."""
     token = request.token
-    text = script.render(
-        recipe, run.root, token, python=python, after=request.after, satellite=request.satellite
-    )  # fmt: skip
+    text = script.render(recipe, run.root, token, after=request.after, satellite=request.satellite)
     fsio.make_folder(run.submission(token))
-    for component, step in script.render_steps(recipe, run.root, python=python).items():
+    for component, step in script.render_steps(recipe, run.root).items():
         fsio.publish(run.step_script(token, component), step.encode())
     fsio.publish(run.submitted_recipe(token), recipe.model_dump_json(indent=2).encode())
     fsio.publish(run.request(token), msgspec.json.encode(request))
