@@ -291,6 +291,7 @@ def test_the_language_of_a_terminal_stops_no_command(run, tmp_path, commands, lo
     monkeypatch.setenv("LANG", locale)
     monkeypatch.setenv("PYTHONUTF8", "0")
     monkeypatch.setenv("PYTHONCOERCECLOCALE", "0")
-    for arguments in (["--help"], ["status", run.root], ["ls"], ["explain", run.root]):
-        done = prorl(tmp_path, *arguments)
+    run.log(1, "learner-0").write_text("π → 3\n")
+    for arguments in (["--help"], ["status", run.root], ["logs", run.root], ["explain", run.root]):
+        done = prorl(tmp_path, *arguments, errors="replace")
         assert done.returncode == 0, done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 
@@ -11,6 +13,7 @@ def main() -> None:
     from prorl_cli.cli.app import app
     from prorl_cli.errors import ProrlError
 
+    _speak_unicode()
     try:
         app()
     except ProrlError as error:
@@ -18,6 +21,14 @@ def main() -> None:
             raise
         _print_error(str(error))
         sys.exit(error.exit_code)
+
+
+def _speak_unicode() -> None:
+    """A locale of C says nothing of the terminal, which understands UTF-8; others lose what they cannot show."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            plain = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding="utf-8" if plain else stream.encoding, errors="replace")
 
 
 def _print_error(text: str) -> None:
