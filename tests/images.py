@@ -11,6 +11,7 @@ FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pro
 FORMS = {"sif": "minimal.sif", "folder": "minimal"}
 
 
+@cache
 def apptainer_works():
     """Rootless is what users have: root of a machine may lack what its users are given."""
     return os.geteuid() != 0 and bool(shutil.which("apptainer")) and os.access("/dev/fuse", os.R_OK | os.W_OK)

@@ -106,10 +106,24 @@ def has_grandchildren(process):
     return False
 
 
-def eldest_box():
-    """The first process of the box that was started first; a spare box is younger."""
-    boxes = zygote_of(box_processes()).children()
-    return first_process(min(boxes, key=lambda process: (process.create_time(), process.pid)))
+def first_processes():
+    """Of every box, spare ones included."""
+    return [first_process(box) for box in zygote_of(box_processes()).children()]
+
+
+def busy():
+    """The first processes of boxes that run a tool now; a box being forked looks like that for a moment."""
+    with suppress(psutil.NoSuchProcess):
+        return [first for first in first_processes() if first.children()]
+    return []
+
+
+async def at_work():
+    """The first process of the one box that runs a tool."""
+    await until(busy)
+    await asyncio.sleep(0.02)
+    (first,) = busy()
+    return first
 
 
 def first_process(box):

@@ -13,8 +13,8 @@ from prorl_cli.sandbox.boxed.frames import MAX_FRAME, Frames, FrameTooLong, pack
 from prorl_cli.sandbox.results import Ended, judge
 from tests.sandbox_kit import (
     RUNTIMES,
+    at_work,
     box_processes,
-    eldest_box,
     look,
     need_runtime,
     one_box,
@@ -101,9 +101,8 @@ def test_a_cancelled_call_ends_the_box(runtime, tmp_path):
     async def scene():
         async with opened(runtime, tmp_path) as factory:
             box = await factory.start()
-            first = eldest_box()
             call = asyncio.create_task(probe(box, "import time; time.sleep(60)"))
-            await until(lambda: first.children())
+            await at_work()
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
@@ -180,9 +179,8 @@ def test_a_box_killed_from_outside_is_an_error_of_the_machine(runtime, tmp_path)
     async def scene():
         async with opened(runtime, tmp_path) as factory:
             box = await factory.start()
-            victim = eldest_box()
             call = asyncio.create_task(probe(box, "import time; time.sleep(60)"))
-            await until(lambda: victim.children())
+            victim = await at_work()
             victim.kill()
             with pytest.raises(InfraError, match="killed by SIGKILL from outside"):
                 await call
@@ -197,9 +195,8 @@ def test_a_tool_killed_from_outside_is_an_error_of_the_machine(runtime, tmp_path
     async def scene():
         async with opened(runtime, tmp_path) as factory:
             box = await factory.start()
-            first = eldest_box()
             call = asyncio.create_task(probe(box, "import time; time.sleep(60)"))
-            await until(lambda: first.children())
+            first = await at_work()
             first.children()[0].kill()
             with pytest.raises(InfraError, match="killed by SIGKILL from outside"):
                 await call
@@ -213,9 +210,10 @@ def test_a_stopped_box_is_not_waited_for_for_ever(tmp_path, monkeypatch):
     async def scene():
         async with opened("process", tmp_path) as factory:
             box = await factory.start()
-            eldest_box().suspend()
+            call = asyncio.create_task(probe(box, "import time; time.sleep(60)", timeout_s=1))
+            (await at_work()).suspend()
             with pytest.raises(InfraError, match="did not answer within"):
-                await box.call("calculator", {"expression": "1"}, 0.1)
+                await call
             await asyncio.wait_for(box.close(), 5)
 
     asyncio.run(scene())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.sandbox_kit import RUNTIMES, eldest_box, one_box, opened, probe, until
+from tests.sandbox_kit import RUNTIMES, busy, one_box, opened, probe, until
 
 each_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
 
@@ -88,11 +88,10 @@ def test_what_a_call_started_ends_with_it(runtime, tmp_path):
 
     async def scene():
         async with one_box(runtime, tmp_path) as box:
-            first = eldest_box()
             assert (await probe(box, stray.format(60, 0))).outcome == "ok"
-            await until(lambda: not first.children())
+            await until(lambda: not busy())
             assert (await probe(box, stray.format(60, 60), timeout_s=0.2)).outcome == "timeout"
-            await until(lambda: not first.children())
+            await until(lambda: not busy())
             assert (await box.call("calculator", {"expression": "1"}, 10)).output == "1"
 
     asyncio.run(scene())
@@ -110,8 +109,7 @@ def test_a_fork_bomb_ends_with_its_call(runtime, tmp_path):
 
     async def scene():
         async with one_box(runtime, tmp_path, processes=40) as box:
-            first = eldest_box()
             assert (await probe(box, bomb, timeout_s=0.5)).outcome in ("timeout", "limit:processes")
-            await until(lambda: not first.children())
+            await until(lambda: not busy())
 
     asyncio.run(scene())

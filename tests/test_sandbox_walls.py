@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox_kit import look, need_runtime, one_box, opened, probe
+from tests.sandbox_kit import first_processes, look, need_runtime, one_box, opened, probe, until
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
@@ -160,10 +160,8 @@ def test_even_a_root_worker_makes_boxes_that_are_nobody(tmp_path):
     need_runtime("bwrap")
 
     async def scene():
-        from tests.sandbox_kit import eldest_box
-
         async with one_box("bwrap", tmp_path):
-            assert eldest_box().uids().effective == 65534
+            await until(lambda: {first.uids().effective for first in first_processes()} == {65534})
 
     asyncio.run(scene())
 

@@ -32,7 +32,7 @@ def main() -> NoReturn:
     os.environ.clear()
     os.environ.update(kept | {"HOME": "/tmp", "TMPDIR": "/tmp"})
     isolation.enter_namespaces(_KINDS, os.geteuid(), os.getegid())
-    isolation.refurnish(limits.memory, config["hidden"])
+    isolation.refurnish(limits.memory, sys.argv[1], config["hidden"])
     isolation.limit_processes(limits.processes)
     isolation.drop_capabilities()
     isolation.die_with_parent(0)  # the launcher is in another process list

@@ -20,7 +20,8 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
 
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
@@ -93,14 +94,19 @@ def furnish(memory: int) -> None:
     _settle()
 
 
-def refurnish(memory: int, hidden: Sequence[str]) -> None:
-    """In a root that a runtime has made: tmpfs of `memory` bytes each where things are written; `hidden` is covered."""
+def refurnish(memory: int, own: str, hidden: Sequence[str]) -> None:
+    """In a root that a runtime has made: tmpfs of `memory` bytes each where things are written.
+
+    What lies below `own` cannot be changed or added to, and the `hidden` folders in it are covered.
+    """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - see `_write`
         _mount_memory(folder, memory)
+    _mount(own, own, None, _MS_BIND | _MS_REC, None)
     for folder in hidden:
         _mount("tmpfs", folder, "tmpfs", _MS_RDONLY, "size=4096,nr_inodes=1,mode=0755")
+    _mount("none", own, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, None)
     _settle()
 
 
