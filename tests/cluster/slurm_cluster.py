@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.cluster.keeper import PATH
 from tests.quick_run import ROOT
 
 TERMINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE")
@@ -36,10 +37,11 @@ class SlurmCluster:
 
     def run(self, *command, check=True, **options):
         """A Slurm command's output."""
-        environment = {**os.environ, "SLURM_CONF": self.conf}
+        program, *arguments = map(str, command)
         done = subprocess.run(
-            [*map(str, command)], capture_output=True, text=True, env=environment, timeout=60, **options
-        )
+            [shutil.which(program, path=PATH), *arguments],
+            capture_output=True, text=True, env={**os.environ, "SLURM_CONF": self.conf}, timeout=60, **options,
+        )  # fmt: skip
         assert not check or done.returncode == 0, f"{command}: {done.stderr}{done.stdout}"
         return done.stdout
 
@@ -109,5 +111,4 @@ class SlurmCluster:
 
 def works_here():
     """Whether Slurm's daemons are installed and several slurmd may run on one host."""
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-    return all(shutil.which(program, path=path) for program in ("munged", "slurmctld", "slurmd", "sbatch"))
+    return all(shutil.which(program, path=PATH) for program in ("munged", "slurmctld", "slurmd", "sbatch"))

@@ -53,7 +53,7 @@ def test_every_mistake_is_in_one_report(folder):
 
 
 def test_a_run_directory_that_cannot_be_made_is_refused(folder):
-    assert "/proc/run" in refused(folder, run="/proc/run")
+    assert "/dev/null" in refused(folder, run="/dev/null/run")
 
 
 def test_without_slurm_the_report_says_so(folder, monkeypatch):
