@@ -139,13 +139,23 @@ def test_a_resolved_recipe_round_trips_through_json(write):
 def test_relative_paths_are_relative_to_the_recipe(write):
     text = MINIMAL.replace('"reasoning_gym:chain_sum"', "data/tasks.jsonl").replace("builtin:tiny", "../model")
     path = write(text.replace("renderer: tiny", "renderer: hermes"))
+    path.write_text(path.read_text() + "sandbox: {runtime: apptainer, image: images/math.sif}\n")
     recipe = load_recipe(path)
     assert Path(recipe.tasks[0].source) == path.parent / "data/tasks.jsonl"
     assert Path(recipe.model) == path.parent / "../model"
+    assert Path(recipe.sandbox.image) == path.parent / "images/math.sif"
 
 
 def test_the_tiny_model_speaks_only_tiny(write):
     assert "speaks only" in mistakes(write(MINIMAL), "agent.renderer=hermes")
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [("sandbox.runtime=apptainer", "needs `image`"), ("sandbox.image=/a.sif", "`image` is for `runtime: apptainer`")],
+)
+def test_an_image_and_its_runtime_go_together(key, words, write):
+    assert words in mistakes(write(MINIMAL), key)
 
 
 def test_an_episode_must_fit_the_engine(write):

@@ -2,7 +2,7 @@
 
 The runtime has given it the image, its own process list and no network; a user namespace within bounds what it may
 write in memory, hides the folders that no tool should see, and takes the power to make further ones. Refuses to
-serve without. Started by the runtime with prorl's own interpreter, for an image need not have one.
+serve without these. Started by the runtime with prorl's own interpreter, for an image need not have one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _RUNTIMES_OWN = ("APPTAINER", "SINGULARITY", "LD_", "PS1", "PROMPT_COMMAND", "PW
 
 def main() -> NoReturn:
     """`python -c BOOT FOLDER CONFIGURATION`, with the zygote's hand as standard input."""
+    _refuse_without_walls()
     config = json.loads(sys.argv[2])
     hand = socket.socket(fileno=os.dup(0))
     limits = Limits(**config["limits"])
@@ -39,3 +40,11 @@ def main() -> NoReturn:
     rehearse(tools)
     hand.send(b".")
     inside.serve(hand, tools, limits)
+
+
+def _refuse_without_walls() -> None:
+    """Sites can forbid some in the runtime's configuration, and the flags that ask for them are then ignored."""
+    if os.getpid() != 1:
+        sys.exit("the runtime gave the box no process list of its own (`allow pid ns = no`?)")
+    if (interfaces := {name for _, name in socket.if_nameindex()}) - {"lo"}:
+        sys.exit(f"the runtime left the box a network: {', '.join(sorted(interfaces))}")

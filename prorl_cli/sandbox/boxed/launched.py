@@ -23,7 +23,7 @@ from prorl_cli.sandbox.boxed.folders import private_folder
 from prorl_cli.sandbox.boxed.kinds import Box
 from prorl_cli.sandbox.boxed.supervisor import CLEAR_S, EXIT_CLOSED, EXIT_SETUP
 
-START_S = 60.0
+START_S = 100.0
 """From launching a box until it is up (0.1–0.5 s on an idle machine); then it counts as stuck."""
 LEAVE_S = 2.0
 """How long a box may take to leave and its launcher to unmount, before one after the other is killed."""
@@ -49,7 +49,12 @@ class Launched:
         hand.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         errors = os.memfd_create("errors")
         with theirs:
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:
+                hand.close()
+                os.close(errors)
+                raise
             if pid == 0:
                 self._become_launcher(theirs, errors)
         return Box(pid, hand, up=False, errors=errors, leave_by=time.monotonic() + START_S)
