@@ -228,11 +228,13 @@ def evaluate(
     overrides: Set = None,
     run_dir: Folder = None,
     as_json: Json = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="On a node of the cluster, as `cluster.engine` asks.")] = False,
 ) -> None:
     """pass@1 of a model on a recipe's held-out tasks (T = 1, one sample a task)."""
     from prorl_cli.cli import launching
 
-    raise typer.Exit(launching.evaluate(model, recipe, run_dir, tuple(overrides or ()), as_json))
+    changes = tuple(overrides or ())
+    raise typer.Exit(launching.evaluate(model, recipe, run_dir, changes, as_json=as_json, slurm=slurm))
 
 
 @app.command()

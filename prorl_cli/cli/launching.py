@@ -70,20 +70,31 @@ def resume(root: Path, overrides: tuple[str, ...], restore: int | None, *, wait:
     return queueing.next_submission(run, recipe, restore, wait)
 
 
-def evaluate(model: Path, file: Path, run_dir: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Roll out only the held-out tasks with `model`'s weights; prints pass@1."""
+def evaluate(
+    model: Path, file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, as_json: bool, slurm: bool
+) -> int:  # fmt: skip
+    """Roll out only the held-out tasks with `model`'s weights, here or on a node; prints pass@1."""
     fixed = (f"model={json.dumps(str(model.absolute()))}", "learner.steps=0", "cluster.executor=local")
     file = preflight.find_recipe(file)
     recipe = preflight.checked(file, (*overrides, *fixed))
     if not recipe.eval.n:
         raise UserError(f"{file} has no `eval.n`: add `--set eval.n=256`")
-    run = _create((run_dir or _default_folder(f"eval-{recipe.name}")).absolute(), file, recipe)
-    outcome = _attempt(run, recipe)
+    root = (run_dir or _default_folder(f"eval-{recipe.name}")).absolute()
+    run = _create(root, file, recipe)
+    outcome = _on_a_node(run, recipe) if slurm else _attempt(run, recipe)
     if outcome.state == "done" and as_json:
         found = read_status(run).eval["before"]
         print(json.dumps({"pass_at_1": found.pass_at_1, "stderr": found.stderr, "n": found.n}))
         return 0
     return show_end(run, outcome)
+
+
+def _on_a_node(run: RunDir, recipe: Recipe) -> Outcome:
+    """All roles on one node as engines are asked for: an evaluation has no learner."""
+    from prorl_cli.cli.fanout import call_on_a_node
+
+    asked = recipe.cluster.engine
+    return call_on_a_node(run.jobs / "eval", f"eval-{recipe.name}", recipe.cluster, asked, _attempt, run, recipe)
 
 
 def _create(root: Path, file: Path, recipe: Recipe) -> RunDir:

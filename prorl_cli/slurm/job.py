@@ -23,7 +23,7 @@ from prorl_cli.slurm.supervisor import supervise
 from prorl_cli.slurm.told import Told
 from prorl_cli.slurm.topology import topology, write_topology
 from prorl_cli.slurm.watch import JobWatch, ToldToEnd
-from prorl_cli.spool.members import Outcome, publish_outcome, read_claim
+from prorl_cli.spool.members import Outcome, publish_outcome, read_claim, read_outcome
 
 EXIT = {"done": 0, "failed": 1, "starved": 1, "stopped": Unfinished.exit_code}
 """Exit codes of a job, and of `launch`, by outcome."""
@@ -60,8 +60,8 @@ def run_job(run: RunDir, recipe: Recipe, request: Request, told: Told) -> int:
 def _supervised(run: RunDir, attempt: int, plan: Plan, watch: JobWatch, steps: Steps) -> Outcome:
     try:
         return supervise(run, attempt, plan, watch.recipe.cluster.restarts, watch, steps)
-    except ToldToEnd:
-        return publish_outcome(run, attempt, Outcome(state="stopped", reason=chain.TOLD_TO_END, step=_step(run)))
+    except ToldToEnd as error:
+        return read_outcome(run, attempt) or Outcome(state="stopped", reason=str(error), step=_step(run))
     except RunDirError as error:
         raise Unfinished(f"the run stopped: {error}") from error
 

@@ -16,7 +16,7 @@ from prorl_cli.slurm.plan import has_satellites
 from prorl_cli.slurm.queued import cancel_waiting, submit_missing_satellites
 from prorl_cli.slurm.supervisor import Watch
 from prorl_cli.slurm.told import Told
-from prorl_cli.spool.members import Outcome, StopOrder, order_stop, read_endpoints, read_stop
+from prorl_cli.spool.members import Outcome, StopOrder, order_stop, publish_outcome, read_endpoints, read_stop
 
 READY_S = 120.0
 """A role that has not written its endpoint by then is named: its node may not see the run directory."""
@@ -47,7 +47,7 @@ class JobWatch(Watch):
     def tick(self, running: Sequence[Child]) -> None:
         """Signals at once, the rest now and then."""
         if self._told.end:
-            raise ToldToEnd(chain.TOLD_TO_END)
+            raise ToldToEnd(self._say_stopped())
         if self._told.drain and not self._draining:
             self._drain()
         if time.monotonic() - self._looked >= LOOK_S:
@@ -70,6 +70,13 @@ class JobWatch(Watch):
                 log.info("cancelled what waited in the queue: %s", ", ".join(map(str, cancelled)))
         except SlurmError as error:
             log.warning("what waits in the queue could not be cancelled; it will end by itself: %s", error)
+
+    def _say_stopped(self) -> str:
+        """At once: Slurm may kill this process before all roles have ended."""
+        step = max(self._run.weight_folders(), default=0)
+        return publish_outcome(
+            self._run, self._attempt, Outcome(state="stopped", reason=chain.TOLD_TO_END, step=step)
+        ).reason
 
     def _stopped_by_user(self) -> bool:
         order = read_stop(self._run, self._attempt)
