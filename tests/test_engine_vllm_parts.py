@@ -1,5 +1,6 @@
 """What a vLLM engine is started with and from, as far as no vLLM is needed."""
 
+import importlib.util
 import json
 import os
 import socket
@@ -18,7 +19,7 @@ from prorl_cli.errors import UserError
 from prorl_cli.recipe.schema import Engine
 from prorl_cli.spool.canary import CANARY
 from tests.engine_kit import publish, tiny_model
-from tests.run_parts import make_run
+from tests.run_parts import Processes, make_run
 
 
 @pytest.fixture
@@ -27,6 +28,15 @@ def setting(tmp_path):
         host="10.0.0.7", port=4321, certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key",
         weights=tmp_path / "weights", scratch=tmp_path, max_model_len=400,
     )  # fmt: skip
+
+
+def test_an_environment_without_vllm_is_said_and_not_tried_again(tmp_path):
+    if importlib.util.find_spec("vllm"):
+        pytest.skip("this environment has vLLM")
+    processes = Processes(make_run(tmp_path / "run", engine={"kind": "vllm"}))
+    engine = processes.start("-m", "prorl_cli.engine")
+    assert engine.wait(60) == UserError.exit_code
+    assert "pip install vllm" in engine.log.read_text() and "Traceback" not in engine.log.read_text()
 
 
 def test_the_sites_own_options_come_first_so_that_they_cannot_undo_the_runs(setting):

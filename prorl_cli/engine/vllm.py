@@ -33,7 +33,7 @@ from prorl_cli.engine.swap import (
 )
 from prorl_cli.engine.swap import stage as staged_by
 from prorl_cli.engine.vllm_api import Api
-from prorl_cli.engine.vllm_server import Setting, VllmProcess, reserve, write_gate
+from prorl_cli.engine.vllm_server import Setting, VllmProcess, require, reserve, write_gate
 from prorl_cli.errors import ProrlError
 from prorl_cli.role import Role
 from prorl_cli.wire import Client, WireError
@@ -51,6 +51,7 @@ class ServerEnded(ProrlError):
 
 async def follow(role: Role) -> None:
     """The body of role `engine`."""
+    require()
     role.announce(state="loading")
     role.hear("learner")
     published = await first(role)

@@ -7,6 +7,7 @@ gate reads a file that only this user can. Called by `vllm`.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ import msgspec
 
 from prorl_cli.engine.gate import MODEL_NAME, SETTINGS, GateSettings
 from prorl_cli.engine.keeper import KEEPER
+from prorl_cli.errors import UserError
 from prorl_cli.recipe.schema import Engine
 from prorl_cli.wire.address import family, in_url
 from prorl_cli.wire.server import KEEP_ALIVE_S
@@ -56,6 +58,12 @@ class Setting:
     @property
     def gate_file(self) -> Path:
         return self.scratch / "gate.json"
+
+
+def require() -> None:
+    """`UserError` where this environment has no vLLM."""
+    if importlib.util.find_spec("vllm") is None:
+        raise UserError(f"engine.kind: vllm needs vLLM where {sys.executable} finds it: pip install vllm")
 
 
 def command(engine: Engine, setting: Setting) -> list[str]:

@@ -30,12 +30,16 @@ def vllm_run(root):
     return make_run(root, engine=ENGINE, agent={"renderer": "tiny", "max_tokens": 400})
 
 
+QUICK = {"TORCHDYNAMO_DISABLE": "1"}
+"""The first request would compile a kernel for the sampler, for a minute or more on a busy machine."""
+
+
 class Engine:
     """One engine's process and everything below it."""
 
     def __init__(self, processes):
         self.run = processes.run
-        self.process = processes.start("-m", "prorl_cli.engine", VLLM_CPU_OMP_THREADS_BIND="nobind")
+        self.process = processes.start("-m", "prorl_cli.engine", VLLM_CPU_OMP_THREADS_BIND="nobind", **QUICK)
         self.sent = 0
 
     @property
