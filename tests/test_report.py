@@ -13,6 +13,7 @@ from prorl_cli.metrics import Recorder, read_rows
 from prorl_cli.recipe import Recipe
 from prorl_cli.report import Tally, read_status, render_live, render_summary, shown
 from prorl_cli.report.chart import draw, shrink, sparkline
+from prorl_cli.report.flow import throughput_curve
 from prorl_cli.report.samples import Wanted, pick_samples, transcript
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.evals import Evaluation, publish_evaluation
@@ -97,7 +98,7 @@ def test_status_counts_what_the_spool_holds_and_what_was_announced(run):
     status = read_status(filled(run))
     assert status.state == "running"
     assert status.trajectories == {"finished": 6, "failed": {"engine": 1}, "dropped": {"zero_variance": 4}}
-    assert status.throughput == {"trajectories_per_min": 6.0, "tokens_per_s": 0.2}
+    assert (status.throughput["trajectories_per_min"], status.throughput["tokens_per_s"]) == (6.0, 0.2)
     assert status.learner["step_s"] == 2.0 and status.learner["reward"] == 0.375
     assert status.reward_curve == [0.25, 0.5]
     assert status.bottleneck == "learner (busy 95 % of the time)"
@@ -115,8 +116,29 @@ def test_status_as_json_has_the_documented_keys(run):
         assert key in status
     assert set(status["eval"]["before"]) >= {"pass_at_1", "stderr", "n"}
     assert set(status["trajectories"]) == {"finished", "failed", "dropped"}
-    assert set(status["throughput"]) == {"trajectories_per_min", "tokens_per_s"}
+    now = {"trajectories_per_min_now", "tokens_per_s_now"}
+    assert set(status["throughput"]) == {"trajectories_per_min", "tokens_per_s", *now}
     assert set(status["learner"]) >= {"step_s", "reward", "entropy", "kl"}
+
+
+def test_throughput_now_and_over_time_stages_and_domains_are_in_the_picture(run):
+    filled(run)
+    for nonce, finished in (("0" * 8, 30), ("1" * 8, 60)):
+        rows = Recorder(run.metric(f"rollout-node-1-{nonce}"))
+        rows.add("rollout", seconds=10.0, finished=1, authored=1)
+        rows.add("rollout", seconds=10.0, finished=finished, authored=10 * finished)
+        facts = {"finished": 10, "run_s": 20.0, "run_running": 3, "run_queued": 1, "up_s": 60.0}
+        announce(run, "rollout", nonce=nonce, facts=facts)
+    status = read_status(run)
+    assert status.throughput["trajectories_per_min_now"] == 540.0 and status.throughput["tokens_per_s_now"] == 90.0
+    assert (status.stages["run"].running, status.stages["run"].queued, status.stages["run"].seconds) == (6, 2, 2.0)
+    math = status.domains["math"]
+    assert (math.finished, math.reward, math.recent, math.failed) == (6, 0.5, None, {"engine": 1})
+
+
+def test_throughput_over_time_is_a_value_a_step():
+    rows = [{"step": n, "t": 10.0 * n, "settled": 5} for n in (1, 2, 3)]
+    assert throughput_curve(rows, 4) == [120.0, 120.0] and throughput_curve([], 4) == []
 
 
 def test_throughput_counts_from_the_first_worker_to_the_last_word_of_its_successor(run):

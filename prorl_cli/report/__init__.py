@@ -4,6 +4,7 @@ Refuses to change anything; called by the command line.
 """
 
 from prorl_cli.report.screen import render_live, render_summary, shown
-from prorl_cli.report.status import Status, Tally, read_brief, read_status
+from prorl_cli.report.status import Status, read_brief, read_status
+from prorl_cli.report.tally import Tally
 
 __all__ = ["Status", "Tally", "read_brief", "read_status", "render_live", "render_summary", "shown"]

@@ -33,7 +33,7 @@ def render_live(status: Status) -> RenderableType:
         reward = status.learner.get("reward", 0.0)
         parts.append(Text(f"reward  {sparkline(status.reward_curve)}  {reward:.3f} (mean of the last 10 steps)"))
     parts += [Text(line) for line in _evaluations(status)]
-    parts += [_rates(status), _roles(status.roles)]
+    parts += [_rates(status), *_stages(status), *_domains(status), _roles(status.roles)]
     parts += [*_errors(status), *(Text(f"  {wait}", style="dim") for wait in status.waits)]
     if status.advice:
         parts.append(Text(f"advice        {status.advice}", style="cyan"))
@@ -47,7 +47,7 @@ def render_summary(status: Status) -> RenderableType:
     if status.reward_curve:
         parts.append(Text(f"\ntraining reward, step 1 to {len(status.reward_curve)}"))
         parts += [Text(line, style="cyan") for line in draw(status.reward_curve)]
-    parts += [Text(""), _rates(status), Text(_drops(status))]
+    parts += [Text(""), _rates(status), *_domains(status), Text(_drops(status))]
     parts += _errors(status)
     if status.bottleneck:
         parts.append(Text(f"bottleneck    {status.bottleneck}"))
@@ -130,11 +130,34 @@ def _score(found: EvalStatus) -> str:
 def _rates(status: Status) -> Text:
     learner = status.learner
     step = f"{learner['step_s']:.2f} s per step, " if learner else ""
+    rate = status.throughput
+    now = f" ({rate['trajectories_per_min_now']:.0f} now)" if rate.get("trajectories_per_min_now") else ""
+    over_time = f"  {sparkline(status.throughput_curve)}" if len(status.throughput_curve) > 1 else ""
+    parts = ", ".join(f"{name} {learner.get(f'{name}_s', 0):.2f} s" for name in ("read", "train", "publish", "waited"))
     return Text(
-        f"throughput    {status.throughput['trajectories_per_min']:.0f} trajectories/min, "
-        f"{step}{status.throughput['tokens_per_s']:.0f} tokens/s"
-        + (f"\nlearner       entropy {learner['entropy']:.3f}, KL {learner['kl']:.4f}" if learner else "")
+        f"throughput    {rate['trajectories_per_min']:.0f} trajectories/min{now}, "
+        f"{step}{rate['tokens_per_s']:.0f} tokens/s{over_time}"
+        + (f"\nlearner       entropy {learner['entropy']:.3f}, KL {learner['kl']:.4f}; {parts}" if learner else "")
     )
+
+
+def _stages(status: Status) -> list[RenderableType]:
+    told = (
+        f"{name} {stage.running} running, {stage.queued} queued, {stage.seconds:.2f} s each"
+        for name, stage in status.stages.items()
+    )
+    return [Text(f"stages        {'; '.join(told)}")] if status.stages else []
+
+
+def _domains(status: Status) -> list[RenderableType]:
+    return [
+        Text(
+            f"{'domains' if first else '':<14}{name} reward {domain.reward:.3f}"
+            + ("" if domain.recent is None else f" (lately {domain.recent:.3f})")
+            + f", {domain.finished} episodes; failed: {_classes(domain.failed)}"
+        )
+        for first, (name, domain) in zip((True, *[False] * len(status.domains)), status.domains.items(), strict=False)
+    ]
 
 
 def _drops(status: Status) -> str:

@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
-from prorl_cli.errors import CorruptRecord, RunDirError
-from prorl_cli.metrics import read_rows
+from prorl_cli.errors import RunDirError
+from prorl_cli.metrics import newest_rows, read_rows
 from prorl_cli.recipe import Recipe
+from prorl_cli.report import flow
 from prorl_cli.report.advice import Load, advise
 from prorl_cli.report.jobs import JobStatus, main_job
+from prorl_cli.report.tally import Tally
 from prorl_cli.rundir import RunDir
 from prorl_cli.spool.evals import Evaluation, evaluations
 from prorl_cli.spool.members import (
@@ -26,7 +28,6 @@ from prorl_cli.spool.members import (
     read_outcome,
     read_stop,
 )
-from prorl_cli.spool.trajectories import Entry, TrajectoryFollower, read_trajectory
 
 SILENT_S = 15.0
 """A heartbeat older than this, by the reader's clock on the endpoint file, is shown as silent."""
@@ -77,6 +78,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     roles: list[RoleStatus]
     reward_curve: list[float]
     elapsed_s: float
+    throughput_curve: list[float] = msgspec.field(default_factory=list)
+    domains: dict[str, flow.DomainStatus] = msgspec.field(default_factory=dict)
+    stages: dict[str, flow.StageStatus] = msgspec.field(default_factory=dict)
     advice: str = ""
     job: JobStatus | None = None
     jobs: list[JobStatus] = msgspec.field(default_factory=list)
@@ -92,39 +96,6 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     job: JobStatus | None
 
 
-class Tally:
-    """What the trajectory logs hold, counted as it grows: keep one for a view that is drawn again and again."""
-
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
-        self._follower = TrajectoryFollower(run)
-        self.finished = 0
-        self.tokens = 0
-        self.failed = Counter[str]()
-        self._examples: dict[str, Entry] = {}
-
-    def update(self) -> None:
-        """Count what was appended since."""
-        for entry in self._follower.poll():
-            if entry.error_class is None:
-                self.finished += 1
-                self.tokens += entry.authored
-            else:
-                self.failed[str(entry.error_class)] += 1
-                self._examples.setdefault(str(entry.error_class), entry)
-
-    def errors(self) -> dict[str, str]:
-        """The first error of each class, in its own words."""
-        found = {name: self._error(entry) for name, entry in self._examples.items()}
-        return {name: text for name, text in found.items() if text}
-
-    def _error(self, entry: Entry) -> str:
-        try:
-            return read_trajectory(self._run, entry).error
-        except CorruptRecord:
-            return ""
-
-
 def read_status(run: RunDir, tally: Tally | None = None, jobs: Sequence[JobStatus] = ()) -> Status:
     """The picture of `run` now; `tally` is what was counted before, `jobs` what its Slurm jobs were last seen to do."""
     counts = tally or Tally(run)
@@ -137,17 +108,20 @@ def read_status(run: RunDir, tally: Tally | None = None, jobs: Sequence[JobStatu
     state, reason = _with_job(*_state(run, attempt, roles), job)
     published = _last_of_each_step(read_rows(run, "step_published"))
     steps = _with_reward_of_all(_last_of_each_step(read_rows(run, "step")), published)
-    elapsed = _elapsed(run)
+    workers = [role.facts for role in roles if role.role == "rollout" and role.state != "dead"]
+    workers_rows = newest_rows(run, "rollout") if state in ("running", "stopping") else []
     return Status(
         run=str(run.root), name=recipe.name, state=state, reason=reason, attempt=attempt,
         step=max(run.weight_folders(), default=0), steps=recipe.learner.steps,
         eval=_evals(evaluations(run), recipe.learner.steps),
         trajectories={"finished": counts.finished, "failed": dict(counts.failed), "dropped": _dropped(published)},
         errors=counts.errors(),
-        throughput=_throughput(counts, endpoints),
-        learner=_learner(steps), bottleneck=_bottleneck(roles) if counts.finished else "",
+        throughput=flow.throughput(counts, endpoints) | flow.throughput_now(workers_rows),
+        throughput_curve=flow.throughput_curve(published, recipe.rollout.group_size),
+        domains=flow.domains(recipe, counts, steps), stages=flow.stages(workers),
+        learner=flow.learner(steps), bottleneck=_bottleneck(roles) if counts.finished else "",
         waits=_waits(roles), roles=roles,
-        reward_curve=[float(row["reward"]) for row in steps], elapsed_s=elapsed,
+        reward_curve=[float(row["reward"]) for row in steps], elapsed_s=_elapsed(run),
         advice=advise(_loads(roles), recipe.rollout.max_staleness), job=job, jobs=list(jobs),
     )  # fmt: skip
 
@@ -243,24 +217,6 @@ def _elapsed(run: RunDir) -> float:
     return round(max(times) - run.recipe.stat().st_mtime, 1)
 
 
-def _throughput(counts: Tally, endpoints: list[Endpoint]) -> dict[str, float]:
-    rolling = max(1.0, sum(_rolling_seconds(endpoints, attempt) for attempt in {peer.attempt for peer in endpoints}))
-    return {
-        "trajectories_per_min": round(60 * counts.finished / rolling, 1),
-        "tokens_per_s": round(counts.tokens / rolling, 1),
-    }
-
-
-def _rolling_seconds(endpoints: list[Endpoint], attempt: int) -> float:
-    """From the first rollout worker's start to the last one's newest word."""
-    spans = [
-        (peer.pid_started, peer.pid_started + float(peer.facts.get("up_s", 0)))
-        for peer in endpoints
-        if peer.role == "rollout" and peer.attempt == attempt
-    ]
-    return max((end for _, end in spans), default=0.0) - min((start for start, _ in spans), default=0.0)
-
-
 def _last_of_each_step(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """A replay writes its rows again."""
     return sorted({row["step"]: row for row in rows}.values(), key=lambda row: int(row["step"]))
@@ -270,14 +226,6 @@ def _with_reward_of_all(steps: list[dict[str, Any]], published: list[dict[str, A
     """The mean reward of every episode of a step: the learner knows only those with a signal."""
     rewards = {row["step"]: row["reward"] for row in published if "reward" in row}
     return [{**row, "reward": rewards.get(row["step"], row["reward"])} for row in steps]
-
-
-def _learner(steps: list[dict[str, Any]]) -> dict[str, float]:
-    last = steps[-10:]
-    if not last:
-        return {}
-    keys = ("step_s", "reward", "entropy", "kl", "loss", "grad_norm", "clip_fraction", "staleness", "waited_s")
-    return {key: round(sum(float(row.get(key, 0)) for row in last) / len(last), 5) for key in keys}
 
 
 def _evals(found: dict[int, Evaluation], steps: int) -> dict[str, EvalStatus]:

@@ -17,7 +17,7 @@ SHELL = {
 NAMES = ("a hetjob, of 'mine' | \"two\"", "--other $HOME; #SBATCH hetjob")
 
 
-def done(cluster, run, seconds=240):
+def done(cluster, run, seconds=300):
     """The run's outcome, once its job has ended."""
     until(
         lambda: cluster.state(submitted(run)[0]) in (*TERMINAL, "GONE"), seconds, f"the end of a job\n{last_words(run)}"
@@ -32,7 +32,7 @@ def test_two_runs_of_one_user_train_side_by_side_whatever_their_names_and_the_us
         monkeypatch.setenv(name, value)
     recipe = write_recipe(tmp_path, HETJOB, steps=3)
     runs = [launch(tmp_path, recipe, name=f"./{name}") for name in NAMES]
-    until(lambda: all(step(run) >= 1 for run in runs), 240, "a step of both")
+    until(lambda: all(step(run) >= 1 for run in runs), 400, "a step of both")
     for run in runs:
         outcome = done(cluster, run)
         assert outcome is not None and outcome.state == "done" and outcome.step == 3, last_words(run)
@@ -41,7 +41,7 @@ def test_two_runs_of_one_user_train_side_by_side_whatever_their_names_and_the_us
 def test_a_run_is_followed_by_its_job_s_id_on_a_cluster_without_accounts(cluster, tmp_path, monkeypatch):
     run = launch(tmp_path, write_recipe(tmp_path, HETJOB, steps=100000))
     [job] = submitted(run)
-    wait_steps(run, 1)
+    wait_steps(run, 1, 300)
     shown = json.loads(prorl(tmp_path, "status", job, "--json", check=True).stdout)
     assert shown["state"] == "running" and shown["job"]["id"] == job and shown["job"]["state"] == "RUNNING"
     assert 0 < shown["job"]["time_left_s"] <= 1800 and set(shown["job"]["nodes"].split(",")) >= {"cpu[1-2]"}
