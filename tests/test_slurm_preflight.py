@@ -20,7 +20,7 @@ def recipe(**cluster):
     given = {
         "name": "asked", "model": "builtin:tiny", "agent": {"renderer": "tiny"},
         "tasks": [{"domain": "math", "source": "reasoning_gym:chain_sum"}],
-        "cluster": {"executor": "slurm", "rollout": {"partition": "cpu"}, "engine": {"partition": "gpu", "gpus": 1},
+        "cluster": {"executor": "slurm", "time": "1h", "rollout": {"partition": "cpu"}, "engine": {"partition": "gpu", "gpus": 1},
                     "learner": {"partition": "gpu", "gpus": 2}, **cluster},
     }  # fmt: skip
     return Recipe.model_validate_json(json.dumps(given))
@@ -125,6 +125,14 @@ def test_an_account_and_a_qos_that_the_user_does_not_have():
     assert any("cluster.qos" in text and "'fast'" in text for text in found)
     assert check(recipe(account="lab", qos="normal"), known) == []
     assert check(recipe(account="lap"), CLUSTER) == [], "where nobody keeps accounts there is nothing to say"
+
+
+def test_a_time_that_is_not_said_must_be_the_same_everywhere_and_leave_something():
+    only(check(recipe(time="0s"), CLUSTER), "the partitions would end the components apart", "cluster.engine 2h")
+    for limit, said in ((7200.0, []), (120.0, ["2m of a partition leave nothing for training"])):
+        same = tuple(replace(one, max_time_s=7200.0, default_time_s=limit) for one in CLUSTER.partitions)
+        found = check(recipe(time="0s"), replace(CLUSTER, partitions=same))
+        assert len(found) == len(said) and all(words in text for words, text in zip(said, found, strict=True))
 
 
 def test_a_partition_that_admits_only_other_accounts():

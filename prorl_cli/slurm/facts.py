@@ -44,9 +44,15 @@ class Partition:
     default: bool = False
     state: str = "UP"
     max_time_s: float | None = None
+    default_time_s: float | None = None
     max_nodes: int | None = None
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
+
+    @property
+    def own_time_s(self) -> float | None:
+        """The time limit of a job that names none."""
+        return self.max_time_s if self.default_time_s is None else self.default_time_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +118,7 @@ def _partition(pairs: dict[str, str]) -> Partition:
     return Partition(
         name=pairs.get("PartitionName", ""), default=pairs.get("Default") == "YES",
         state=pairs.get("State", "UP"), max_time_s=seconds(pairs.get("MaxTime", "")),
+        default_time_s=seconds(pairs.get("DefaultTime", "")),
         max_nodes=_number(pairs["MaxNodes"]) if pairs.get("MaxNodes", "UNLIMITED").isdigit() else None,
         accounts=_names(pairs.get("AllowAccounts", "ALL")), qos=_names(pairs.get("AllowQos", "ALL")),
     )  # fmt: skip

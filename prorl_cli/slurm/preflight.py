@@ -20,7 +20,7 @@ from prorl_cli.slurm.commands import SlurmError, slurm
 from prorl_cli.slurm.facts import Facts, Node, Partition, gather
 from prorl_cli.slurm.places import place_doubts, place_problems
 from prorl_cli.slurm.script import render
-from prorl_cli.slurm.shape import Group, groups, mistakes, satellite_group
+from prorl_cli.slurm.shape import EARLY_S, Group, groups, mistakes, satellite_group, signal_s
 
 MAY_PASS = (
     "node configuration is not available",
@@ -76,6 +76,7 @@ def check(recipe: Recipe, facts: Facts) -> list[str]:
     problems = [text for group in singles for text in _group_problems(group, recipe.cluster, facts)]
     if not problems:
         problems += _disjoint_problems(wanted, facts)
+    problems += _unsaid_time(recipe.cluster, wanted, facts)
     return [*_heterogeneous_problems(wanted, facts), *problems, *_association_problems(recipe, singles, facts)]
 
 
@@ -132,6 +133,24 @@ def _too_long(group: Group, cluster: Cluster, partitions: list[Partition]) -> It
             f"cluster.time: {format_duration(cluster.time)} is over the {format_duration(longest)} that partition "
             f"{names} allows ({_key(group)}): lower it, and let `cluster.chain` go on from there"
         )
+
+
+def _unsaid_time(cluster: Cluster, wanted: Iterable[Group], facts: Facts) -> Iterator[str]:
+    """Without `cluster.time` each component gets the limit of its own partition, and the signal before its end."""
+    if cluster.time:
+        return
+    found = {_key(group): {one.own_time_s for one in _partitions(group, facts)} for group in wanted}
+    limits = {limit for own in found.values() for limit in own}
+    needed = signal_s(cluster) + EARLY_S
+    if short := min((limit for limit in limits if limit is not None and limit <= needed), default=None):
+        yield f"cluster.time is not set, and {format_duration(short)} of a partition leave nothing for training: set it"
+    elif len(limits) > 1:
+        told = ", ".join(f"{key} {_limit_text(limit)}" for key, own in found.items() for limit in own)
+        yield f"cluster.time is not set, and the partitions would end the components apart ({told}): set it"
+
+
+def _limit_text(limit: float | None) -> str:
+    return "no limit" if limit is None else format_duration(limit)
 
 
 def _not_allowed(group: Group, cluster: Cluster, partitions: list[Partition]) -> Iterator[str]:
