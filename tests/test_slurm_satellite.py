@@ -13,7 +13,7 @@ import pytest
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.attempt import begin
 from prorl_cli.slurm.submit import Request, write_folder
-from prorl_cli.spool.members import Outcome, publish_outcome
+from prorl_cli.spool.members import Outcome, StopOrder, order_stop, publish_outcome
 from tests.quick_run import ROOT, until
 from tests.test_slurm_chain import recipe
 
@@ -29,10 +29,8 @@ while :; do sleep 0.05; done
 def run(tmp_path):
     run = RunDir(tmp_path / "run")
     run.create()
-    worker = tmp_path / "worker"
-    worker.write_text(WORKER)
-    worker.chmod(0o755)
-    write_folder(run, recipe(), Request(token="abc", satellite=1), python=str(worker))
+    write_folder(run, recipe(), Request(token="abc", satellite=1))
+    run.step_script("abc", "rollout").write_text(WORKER)
     return run
 
 
@@ -74,6 +72,15 @@ def test_a_satellite_joins_each_attempt_replaces_its_worker_and_leaves_when_the_
     publish_outcome(run, 2, Outcome(state="done", reason="", step=0))
     assert satellite.wait(30) == 0
     gone(third)
+
+
+def test_a_satellite_leaves_when_the_user_stops_the_run(run, satellite):
+    begin(run, recipe())
+    worker = started(run, 1)
+    order_stop(run, 1, StopOrder(mode="drain", deadline_s=1))
+    publish_outcome(run, 1, Outcome(state="stopped", reason="drained", step=0))
+    assert satellite.wait(30) == 0
+    gone(worker)
 
 
 def test_a_newer_attempt_is_followed_although_nobody_ended_the_older(run, satellite):

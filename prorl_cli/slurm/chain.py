@@ -71,7 +71,10 @@ def over(run: RunDir, recipe: Recipe) -> Outcome | None:
         return None
     if outcome.state == "done":
         return outcome if read_resolved(run, last) == recipe else None
-    if outcome.state != "stopped":
-        return outcome
-    order = read_stop(run, last)
-    return outcome if order is not None and order.reason != LIMIT else None
+    return outcome if outcome.state != "stopped" or stopped_by_user(run, last) else None
+
+
+def stopped_by_user(run: RunDir, attempt: int) -> bool:
+    """Whether the standing stop order of an attempt is not its job's own."""
+    order = read_stop(run, attempt)
+    return order is not None and order.reason != LIMIT

@@ -17,6 +17,7 @@ from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.attempt import read_resolved
 from prorl_cli.slurm.budget import RestartBudget
+from prorl_cli.slurm.chain import stopped_by_user
 from prorl_cli.slurm.child import Child, adopting_orphans, end_descendants, how_it_ended
 from prorl_cli.slurm.commands import SlurmError
 from prorl_cli.slurm.plan import Process, satellite_plan
@@ -77,7 +78,7 @@ class _Satellite:
             outcome = read_outcome(self._run, newest)
             if newest > served and outcome is None and read_resolved(self._run, newest) is not None:
                 return newest
-            if outcome is not None and outcome.state in FINAL:
+            if outcome is not None and (outcome.state in FINAL or stopped_by_user(self._run, newest)):
                 return None
             if time.monotonic() > ask:
                 ask = time.monotonic() + ASK_S

@@ -63,7 +63,7 @@ class JobWatch(Watch):
 
     def close(self, outcome: Outcome) -> None:
         """What waits in the queue for a run that does not go on is cancelled."""
-        if outcome.state == "stopped" and not self._stopped_by_user():
+        if outcome.state == "stopped" and not chain.stopped_by_user(self._run, self._attempt):
             return
         try:
             if cancelled := cancel_waiting(self._run):
@@ -77,10 +77,6 @@ class JobWatch(Watch):
         return publish_outcome(
             self._run, self._attempt, Outcome(state="stopped", reason=chain.TOLD_TO_END, step=step)
         ).reason
-
-    def _stopped_by_user(self) -> bool:
-        order = read_stop(self._run, self._attempt)
-        return order is not None and order.reason != chain.LIMIT
 
     def _drain(self) -> None:
         self._draining = True
