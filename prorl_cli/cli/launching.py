@@ -36,14 +36,16 @@ def launch(
 ) -> int:  # fmt: skip
     """Check, make the run directory, run or submit; returns the exit code."""
     file = preflight.find_recipe(file)
-    recipe = preflight.checked(file, overrides)
-    root = (run_dir or _default_folder(recipe.name)).absolute()
-    on_slurm = recipe.cluster.executor == "slurm"
+
+    def further(recipe: Recipe) -> tuple[str, ...]:
+        asked = recipe.cluster.executor == "slurm" and check and not dry_run
+        return queueing.cluster_problems(recipe, _root(run_dir, recipe)) if asked else ()
+
+    recipe = preflight.checked(file, overrides, further)
+    root, on_slurm = _root(run_dir, recipe), recipe.cluster.executor == "slurm"
     if dry_run:
         print(queueing.shown_submission(recipe, root) if on_slurm else _shown_processes(recipe, root))
         return 0
-    if on_slurm and check:
-        queueing.check_cluster(recipe, root)
     run = _create(root, file, recipe)
     return queueing.first_submission(run, recipe, wait) if on_slurm else show_end(run, _attempt(run, recipe))
 
@@ -138,6 +140,10 @@ def _interrupted(run: RunDir, attempt: int, console: Console) -> None:
         console.print(f"draining for at most {DRAIN_S:.0f} s; Ctrl-C again stops at once")
     else:
         order_stop(run, attempt, StopOrder(mode="now", deadline_s=0.0))
+
+
+def _root(run_dir: Path | None, recipe: Recipe) -> Path:
+    return (run_dir or _default_folder(recipe.name)).absolute()
 
 
 def _default_folder(name: str) -> Path:

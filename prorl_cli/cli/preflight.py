@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from prorl_cli.coordinator.sampler import split
@@ -17,14 +18,17 @@ def validate(file: Path, overrides: tuple[str, ...]) -> str:
     return f"{file}: ok ({len(recipe.tasks)} task sources, {recipe.learner.steps} steps)"
 
 
-def checked(file: Path, overrides: tuple[str, ...]) -> Recipe:
-    """The recipe, its model and its task sources proven usable."""
+def checked(
+    file: Path, overrides: tuple[str, ...], further: Callable[[Recipe], Sequence[str]] = lambda _: ()
+) -> Recipe:  # fmt: skip
+    """The recipe, its model and its task sources proven usable, and nothing `further` found; all mistakes at once."""
     recipe = load_recipe(file, overrides)
     sys.path.append(str(file.absolute().parent))  # a handler may lie beside its recipe
     shares = split(recipe.eval.n, [spec.weight for spec in recipe.tasks])
     problems = _model_problems(recipe)
     for number, share in enumerate(shares):
         problems += _task_problems(recipe, number, share)
+    problems += further(recipe)
     if problems:
         raise RecipeError(f"{file}: {counted(problems)}\n" + "\n".join(f"  {text}" for text in problems))
     return recipe

@@ -34,17 +34,20 @@ LOOKS = 3
 """A job that is changing its state may be missed once, so it is gone when it was missed this often."""
 
 
-def check_cluster(recipe: Recipe, root: Path) -> None:
-    """`RecipeError` with everything that the cluster would refuse; what is only doubtful is said."""
+def cluster_problems(recipe: Recipe, root: Path) -> tuple[str, ...]:
+    """Everything that the cluster would refuse; what is only doubtful is said."""
     found = inspect(recipe, root)
     console = Console(stderr=True)
     for doubt in found.doubts:
         console.print(f"note: {doubt}", style="yellow", markup=False, soft_wrap=True)
-    if found.errors:
-        raise RecipeError(
-            f"this cluster cannot run it: {counted(list(found.errors))}\n"
-            + "\n".join(f"  {text}" for text in found.errors)
-        )
+    return found.errors
+
+
+def check_cluster(recipe: Recipe, root: Path) -> None:
+    """`RecipeError` with everything that the cluster would refuse."""
+    if errors := cluster_problems(recipe, root):
+        told = "\n".join(f"  {text}" for text in errors)
+        raise RecipeError(f"this cluster cannot run it: {counted(list(errors))}\n{told}")
 
 
 def shown_submission(recipe: Recipe, root: Path) -> str:
