@@ -21,6 +21,7 @@ from tests.sandbox_kit import (
     oom_scores,
     opened,
     probe,
+    sandbox,
     settle,
     until,
     zygote_of,
@@ -298,7 +299,7 @@ def test_everything_can_be_ended_without_an_event_loop(runtime, tmp_path):
     need_runtime(runtime)
 
     async def scene():
-        factory = await open_boxes(Sandbox(runtime=runtime), scratch=tmp_path)
+        factory = await open_boxes(sandbox(runtime), scratch=tmp_path)
         return factory, [await factory.start() for _ in range(3)]
 
     factory, boxes = asyncio.run(scene())

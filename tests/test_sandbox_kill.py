@@ -18,6 +18,7 @@ from tests.sandbox_kit import (
     PROBE,
     RUNTIMES,
     box_processes,
+    busy,
     first_process,
     has_grandchildren,
     need_runtime,
@@ -125,6 +126,8 @@ async def episode(factory, rng, calls=3):
 async def episodes_around(factory, rng, kill, delay):
     running = [asyncio.create_task(episode(factory, rng, calls=20)) for _ in range(4)]
     await asyncio.sleep(delay)
+    if factory.runtime == "apptainer":  # its boxes take longer than that to come up
+        await until(busy, within_s=20)
     kill()
     return await asyncio.wait_for(asyncio.gather(*running), 30)
 

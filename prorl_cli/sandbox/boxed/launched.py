@@ -48,6 +48,7 @@ class Launched:
         hand, theirs = socket.socketpair()
         hand.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         errors = os.memfd_create("errors")
+        parent = os.getpid()
         with theirs:
             try:
                 pid = os.fork()
@@ -56,10 +57,10 @@ class Launched:
                 os.close(errors)
                 raise
             if pid == 0:
-                self._become_launcher(theirs, errors)
+                self._become_launcher(parent, theirs, errors)
         return Box(pid, hand, up=False, errors=errors, leave_by=time.monotonic() + START_S)
 
-    def _become_launcher(self, hand: socket.socket, errors: int) -> NoReturn:
+    def _become_launcher(self, parent: int, hand: socket.socket, errors: int) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
             for changed in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -69,6 +70,7 @@ class Launched:
             os.dup2(errors, 2)
             os.closerange(3, 1 << 20)
             isolation.be_first_to_go()
+            isolation.die_with_parent(parent, signal.SIGTERM)  # before it has mounted anything; it does not mind later
             os.execve(self._command[0], self._command, self._environment)
         except OSError as error:
             os.write(2, f"{self._command[0]}: {error}".encode())
