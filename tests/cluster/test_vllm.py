@@ -14,7 +14,7 @@ from prorl_cli.engine.protocol import GENERATE_PATH
 from prorl_cli.errors import InfraError
 from prorl_cli.spool.canary import CANARY
 from prorl_cli.wire import WireError, listen
-from tests.cluster.vllm_run import engines, folders, gone, listening, shared_memory, words
+from tests.cluster.vllm_run import engines, gone, listening, traces, words
 from tests.engine_kit import VOCAB, publish, tiny_model, worst
 from tests.run_parts import client_of
 
@@ -44,12 +44,7 @@ def models():
 
 
 @pytest.fixture(scope="module")
-def before():
-    return shared_memory(), folders()
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory, models, before):
+def engine(tmp_path_factory, models):
     """On version 0; the tests of this file go on with it, in their order."""
     processes, (made,) = engines(tmp_path_factory.mktemp("vllm") / "run", 1)
     publish(made.run, 0, models[0])
@@ -156,10 +151,10 @@ def test_secrets_are_in_no_command_line_and_no_file_of_others_and_only_its_own_p
     assert all(address in ("127.0.0.1", "::1") for address, _ in others)
 
 
-def test_weights_whose_canary_is_wrong_are_never_served_and_end_the_engine_with_everything_it_started(
-    engine, models, before
-):
+def test_weights_whose_canary_is_wrong_are_never_served_and_end_the_engine_with_everything_it_started(engine, models):
     family = engine.family()
+    left = traces(family)
+    assert any("psm_" in path.name for path in left) and engine.scratch() in left
 
     async def test():
         async with client_of(engine.run) as client:
@@ -176,36 +171,54 @@ def test_weights_whose_canary_is_wrong_are_never_served_and_end_the_engine_with_
     play(test())
     assert "version 4 is not served" in engine.log and "nats off" in engine.log
     assert (engine.endpoint.state, engine.endpoint.version) == ("failed", 3)
-    assert gone(family) and (shared_memory(), folders()) == before
+    assert nothing_left(family, left)
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory, models, before):
-    """Two engines of one run on one node."""
-    processes, both = engines(tmp_path_factory.mktemp("vllm") / "run", 2)
-    publish(both[0].run, 0, models[0])
+def three(tmp_path_factory, models):
+    """Engines of one run on one node."""
+    processes, made = engines(tmp_path_factory.mktemp("vllm") / "run", 3)
+    publish(made[0].run, 0, models[0])
 
     async def ready():
-        await asyncio.gather(*(one.ready(0) for one in both))
+        await asyncio.gather(*(one.ready(0) for one in made))
 
     asyncio.run(ready())
-    yield both
+    yield [(one, one.family(), traces(one.family())) for one in made]
     processes.close()
 
 
-def test_a_killed_server_ends_its_role_which_says_so_and_a_killed_role_ends_its_server(pair, before):
-    first, second = pair
-    families = [one.family() for one in pair]
-    first.server().kill()
-    assert first.process.wait(30) == 1
-    assert "the vLLM server ended with code" in first.log and "Traceback" not in first.log.rsplit("ended with code")[-1]
-    assert gone(families[0])
-    asyncio.run(answers(second))
-    second.process.send_signal(signal.SIGKILL)
-    second.process.wait(10)
-    assert gone(families[1]) and (shared_memory(), folders()) == before
+def nothing_left(family, left):
+    return gone(family) and not [path for path in left if path.exists()]
 
 
-async def answers(engine):
-    async with client_of(engine.run) as client:
-        assert len((await engine.ask(client, [1, 2], max_tokens=5)).token_ids) == 5
+def test_a_killed_server_ends_its_role_which_says_so(three):
+    engine, family, left = three[0]
+    engine.server().kill()
+    assert engine.process.wait(30) == 1
+    assert (
+        "the vLLM server ended with code" in engine.log and "Traceback" not in engine.log.rsplit("ended with code")[-1]
+    )
+    assert nothing_left(family, left)
+
+
+def test_a_killed_role_ends_its_server(three):
+    engine, family, left = three[1]
+    engine.process.send_signal(signal.SIGKILL)
+    engine.process.wait(10)
+    assert nothing_left(family, left)
+
+
+def test_a_role_that_is_told_to_end_lets_what_is_in_flight_finish(three):
+    engine, family, left = three[2]
+
+    async def test():
+        async with client_of(engine.run) as client:
+            running = asyncio.ensure_future(engine.ask(client, [1, 2], max_tokens=300))
+            await asyncio.sleep(0.3)
+            engine.process.send_signal(signal.SIGTERM)
+            assert len((await running).token_ids) == 300
+        assert await asyncio.to_thread(engine.process.wait, 30) == 0
+
+    play(test())
+    assert engine.endpoint.state == "ended" and nothing_left(family, left)

@@ -3,7 +3,6 @@
 import asyncio
 import importlib.util
 import json
-import os
 import time
 from pathlib import Path
 
@@ -91,13 +90,13 @@ def engines(root, count):
     return processes, [Engine(processes) for _ in range(count)]
 
 
-def shared_memory():
-    """What vLLM's processes pass tensors and locks in."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("psm_", "sem.", "nccl", "torch_"))}
-
-
-def folders():
-    return {str(path) for path in Path(os.environ.get("TMPDIR", "/tmp")).glob(f"{PREFIX}*")}
+def traces(family):
+    """What these processes have on disk or in shared memory that must not outlive them."""
+    found = {Path(process.environ()["TMPDIR"]) for process in family if PREFIX in process.environ().get("TMPDIR", "")}
+    for process in family:
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        found |= {Path(word) for word in maps.split() if word.startswith("/dev/shm/")}
+    return found
 
 
 def gone(family, seconds=20):
