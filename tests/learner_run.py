@@ -46,12 +46,14 @@ def recipe(*, kl_beta=0.01, checkpoint=None, void_after=3, max_staleness=1, **le
     )  # fmt: skip
 
 
-def write_model(folder: Path, seed=0, dtype=torch.float32):
+def write_model(folder: Path, seed=0, dtype=torch.float32, **changes):
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False,
-    )  # fmt: skip
+    shape = {
+        "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    config = LlamaConfig(**{**shape, **changes})
     model = LlamaForCausalLM(config).to(dtype)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(folder)
@@ -63,14 +65,14 @@ def write_model(folder: Path, seed=0, dtype=torch.float32):
     }
 
 
-def make_run(root: Path, the_recipe=None) -> RunDir:
+def make_run(root: Path, the_recipe=None, **model) -> RunDir:
     the_recipe = the_recipe or recipe()
     run = RunDir(root)
     run.create()
     run.secure(*certificate.make())
     attempt = claim_attempt(run, {})
     run.resolved(attempt).write_text(the_recipe.model_dump_json())
-    publish_weights(run, 0, write_model)
+    publish_weights(run, 0, functools.partial(write_model, **model))
     return run
 
 

@@ -108,7 +108,7 @@ def has_grandchildren(process):
 
 def first_processes():
     """Of every box, spare ones included."""
-    return [first_process(box) for box in zygote_of(box_processes()).children()]
+    return [first for box in zygote_of(box_processes()).children() if (first := first_process(box))]
 
 
 def busy():
@@ -127,9 +127,10 @@ async def at_work():
 
 
 def first_process(box):
-    """Of a child of the zygote: itself, or what its launcher has started."""
-    launched = [child for child in box.children() if "/.prorl/python/loader" in child.cmdline()]
-    return launched[0] if launched else box
+    """Of a child of the zygote: itself, or what its launcher has started, once it has."""
+    if "pptainer" not in " ".join(box.cmdline()[:1]):
+        return box
+    return next((child for child in box.children() if "/.prorl/python/loader" in child.cmdline()), None)
 
 
 def oom_scores(processes):

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_cli.learner.batch import build_batch, facts, micro_batches, record_trouble, staleness, step_trouble
+from prorl_cli.learner.batch import (
+    Batch,
+    build_batch,
+    facts,
+    micro_batches,
+    record_trouble,
+    schedule,
+    staleness,
+    step_trouble,
+)
 from prorl_cli.learner.checkpoint import checkpoints_to_keep
 from prorl_cli.learner.verdicts import deaths, next_lineage, weights_to_keep
 from prorl_cli.spool.evals import Evaluation
@@ -79,6 +88,24 @@ def test_micro_batches_hold_every_row_once_within_the_budget(lengths, budget):
     assert sorted(map(id, chain(*cut))) == sorted(map(id, rows))
     for part in cut:
         assert len(part) == 1 or len(part) * max(map(len, part)) <= budget
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(1, 5), st.integers(60, 200))
+def test_every_rank_has_as_many_micro_batches_each_row_is_on_one_and_tokens_are_balanced(lengths, ranks, budget):
+    rows = tuple(row_of(length) for length in lengths)
+    plans = schedule(Batch(shares=(rows,)), ranks=ranks, budget=budget)
+    assert plans == schedule(Batch(shares=(rows,)), ranks=ranks, budget=budget)
+    assert sorted(id(row) for (share,) in plans for part in share.parts for row in part) == sorted(map(id, rows))
+    assert len({len(share.parts) for (share,) in plans}) == 1
+    assert {share.total for (share,) in plans} == {sum(length - 1 for length in lengths)}
+    loads = [sum(len(row) for part in share.parts for row in part) for (share,) in plans]
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+def test_one_rank_does_what_micro_batches_say():
+    rows = tuple(row_of(length) for length in (9, 3, 9, 30))
+    ((share,),) = schedule(Batch(shares=(rows,)), ranks=1, budget=40)
+    assert [list(part) for part in share.parts] == micro_batches(rows, 40)
 
 
 def row_of(length):

@@ -1,11 +1,16 @@
 """What broke other launchers on real clusters: the user's shell, names, shared nodes, no accounts."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
+import time
 
 from prorl_cli.spool.members import read_outcome
 from tests.cluster.cluster_run import HETJOB, attempt, last_words, launch, step, submitted, wait_steps, write_recipe
 from tests.cluster.slurm_cluster import TERMINAL
-from tests.quick_run import prorl, until
+from tests.quick_run import environment, prorl, until
 
 SHELL = {
     "SBATCH_PARTITION": "short", "SBATCH_TIMELIMIT": "1", "SQUEUE_FORMAT": "%j", "SQUEUE_STATES": "CD",
@@ -23,6 +28,24 @@ def done(cluster, run, seconds=300):
         lambda: cluster.state(submitted(run)[0]) in (*TERMINAL, "GONE"), seconds, f"the end of a job\n{last_words(run)}"
     )
     return read_outcome(run, attempt(run))
+
+
+def typed(folder, run, role, text, seconds=60):
+    """What a shell beside `role` shows on a terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "prorl_cli", "attach", str(run.root), role]
+    with subprocess.Popen(command, cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        os.write(ours, text.encode())
+        shown = b""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:
+                break
+    os.close(ours)
+    return shown.decode(errors="replace")
 
 
 def test_two_runs_of_one_user_train_side_by_side_whatever_their_names_and_the_user_s_shell(
@@ -50,8 +73,7 @@ def test_a_run_is_followed_by_its_job_s_id_on_a_cluster_without_accounts(cluster
     assert f"job {job} is RUNNING" in said and said.count("  part  ") == 3
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user's state"))
     assert json.loads(prorl(tmp_path, "status", job, "--json", check=True).stdout)["job"]["id"] == job
-    node = prorl(tmp_path, "attach", run.root, "engine", input="echo at $SLURMD_NODENAME\n")
-    assert "at gpu" in node.stdout or "pty" in node.stderr.lower(), node.stderr
+    assert "at gpu" in typed(tmp_path, run, "engine", "echo at $SLURMD_NODENAME; exit\n")
     cluster.run("scancel", job)
     done(cluster, run)
     said = prorl(tmp_path, "explain", job, check=True).stdout
