@@ -110,6 +110,8 @@ def environment(setting: Setting, inherited: Mapping[str, str]) -> dict[str, str
         # Its own parts meet on the loopback: none of those sockets asks for a token.
         "VLLM_HOST_IP": "127.0.0.1",
         "VLLM_LOOPBACK_IP": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
     }
 
 

@@ -135,6 +135,28 @@ def test_an_id_outside_the_vocabulary_is_refused_before_it_kills_the_server(engi
     play(test())
 
 
+def test_the_work_of_a_client_that_leaves_ends(engine):
+    async def test():
+        async with client_of(engine.run) as client:
+
+            async def gate():
+                return await client.call("GET", f"{engine.url}/gate", deadline_s=5)
+
+            before = await gate()
+            running = [asyncio.ensure_future(engine.ask(client, [n], max_tokens=390)) for n in range(6)]
+            while (await gate())["in_flight_requests"] < 6:
+                await asyncio.sleep(0.01)
+            for one in running:
+                one.cancel()
+            async with asyncio.timeout(20):
+                while (await gate())["in_flight_requests"]:
+                    await asyncio.sleep(0.01)
+            # Generated to the end, they would have been counted.
+            assert (await gate())["tokens_total"] == before["tokens_total"]
+
+    play(test())
+
+
 def test_secrets_are_in_no_command_line_and_no_file_of_others_and_only_its_own_port_is_reachable(engine):
     tokens = (engine.run.data_token.read_text(), engine.run.admin_token.read_text())
     family = engine.family()
