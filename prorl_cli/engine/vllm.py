@@ -138,11 +138,11 @@ class VllmEngine:
     async def drain(self) -> None:
         """Let what is in flight finish, for a while."""
         self._role.announce(state="draining")
-        until = time.monotonic() + DRAIN_S
-        with self._role.waiting("requests in flight"), suppress(WireError):
-            await self._api.drain()
-            while time.monotonic() < until and (await self._api.gate())["in_flight_requests"]:
-                await asyncio.sleep(0.1)
+        with self._role.waiting("requests in flight"), suppress(WireError, TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await self._api.drain()
+                while (await self._api.gate())["in_flight_requests"]:
+                    await asyncio.sleep(0.1)
 
     # ── at work ───────────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,8 +15,9 @@ from prorl_cli.engine.swap import Unproved
 from prorl_cli.spool.canary import Canary, distance
 from prorl_cli.wire import Client, TimedOut, Unreachable
 
-CALL_S = 10.0
-"""Calls that its HTTP side answers alone, or with a word to the engine."""
+CALL_S = 60.0
+"""Calls that its HTTP side answers alone, or with a word to the engine: milliseconds, unless the machine is starved,
+and then another minute is cheaper than another start."""
 
 WORK_S = 900.0
 """Calls that end only after the engine has worked: a reload of the largest models, a canary in a full batch."""
