@@ -171,6 +171,15 @@ def test_a_silent_controller_does_not_hide_what_is_wrong_here(tmp_path):
     assert "does not answer" in found.errors[0] and "on this machine only" in found.errors[-1]
 
 
+def test_an_image_that_is_missing_and_data_on_this_machine_only_are_found(tmp_path):
+    (tmp_path / "data.jsonl").write_text("{}\n")
+    asked = recipe(engine={"partition": "gpu", "gpus": 1, "image": str(tmp_path / "no.sif")})
+    task = asked.tasks[0].model_copy(update={"source": str(tmp_path / "data.jsonl")})
+    found = inspect(asked.model_copy(update={"tasks": (task,)}), tmp_path / "run", facts=lambda: CLUSTER)
+    assert any("cluster.engine.image" in text and "cannot be read" in text for text in found.errors)
+    assert any("tasks.0.source" in text and "on this machine only" in text for text in found.errors)
+
+
 def test_what_every_node_of_this_one_machine_sees_is_no_finding(tmp_path):
     here = replace(CLUSTER, nodes=tuple(replace(node, host=socket.gethostname()) for node in CLUSTER.nodes))
     found = inspect(recipe(), tmp_path / "run", facts=lambda: here, rehearsal=lambda *_: "")

@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,8 @@ LEAST_INODES = 5_000
 def place_problems(recipe: Recipe, run_root: Path, facts: Facts | None) -> Iterator[str]:
     """What is certainly wrong."""
     for key, path in _inputs(recipe):
-        if not os.access(path, os.R_OK):
+        checked_elsewhere = not path.exists() and not key.endswith("image")
+        if not os.access(path, os.R_OK) and not checked_elsewhere:
             yield f"{key}: {path} cannot be read here: correct the path, or its permissions"
     parent = _existing(run_root)
     if not os.access(parent, os.W_OK | os.X_OK):
@@ -40,7 +42,7 @@ def place_problems(recipe: Recipe, run_root: Path, facts: Facts | None) -> Itera
     else:
         yield from _room(parent)
     if not _only_this_machine(facts):
-        for key, path in [*_inputs(recipe), ("--run-dir", run_root)]:
+        for key, path in [*_inputs(recipe), ("--run-dir", run_root), ("prorl's own Python", Path(sys.prefix))]:
             if folder := _node_local(path):
                 yield f"{key}: {path} is on this machine only ({folder} is every node's own): use a shared filesystem"
 
