@@ -60,10 +60,23 @@ async def follow(role: Role) -> None:
     admin = Client(role.run.admin_token.read_text(), role.run.certificate)
     with scratch() as folder:
         async with admin, VllmEngine(role, admin, folder).serving(published) as engine:
-            while not role.stopping.is_set():
-                await engine.tick()
-                await role.nap(POLL_S)
-            await engine.drain()
+            if await _until_stopped(role, engine):
+                await engine.drain()
+
+
+async def _until_stopped(role: Role, engine: VllmEngine) -> bool:
+    """Work until told to stop; whether requests in flight can finish. A swap is given up: whoever signals a whole step
+    signals the server too, and a server that ends does not finish a reload."""
+    work, stop = asyncio.ensure_future(engine.work()), asyncio.ensure_future(role.stopping.wait())
+    try:
+        await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await work
+        return not engine.swapping
+    finally:
+        for task in (work, stop):
+            task.cancel()
+        await asyncio.gather(work, stop, return_exceptions=True)
 
 
 class VllmEngine:
@@ -75,6 +88,7 @@ class VllmEngine:
         self._scratch = folder
         self._loaded: tuple[int, str] = (-1, "")
         self._in_flight = 0
+        self.swapping = False
         self._looks: deque[tuple[int, float]] = deque(maxlen=SPEED_WINDOW)
         self._healthy_at = 0.0
         self._api: Api
@@ -146,6 +160,12 @@ class VllmEngine:
 
     # ── at work ───────────────────────────────────────────────────────────────────────────────────────────
 
+    async def work(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.tick()
+            await self._role.nap(POLL_S)
+
     async def tick(self) -> None:
         """Say how it goes, see that the workers answer, and swap if there is something newer."""
         await self._look()
@@ -191,6 +211,7 @@ class VllmEngine:
         if not await permit(self._role, staged.version):
             return
         pausing = time.monotonic()
+        self.swapping = True
         async with renewed(self._role, staged.version):
             await self._proved(staged, self._reload, tries=2)
         self._role.metrics.add(
@@ -198,6 +219,7 @@ class VllmEngine:
             pause_s=time.monotonic() - pausing, in_flight=self._in_flight,
         )  # fmt: skip
         await self._settle(staged)
+        self.swapping = False
         await release(self._role)
 
     async def _reload(self, staged: Staged) -> None:

@@ -18,8 +18,8 @@ from prorl_cli.slurm.plan import Plan, Process
 from prorl_cli.spool.members import Outcome, current_attempt, publish_outcome, read_outcome, read_stop
 from prorl_cli.spool.tidy import tidy_run
 
-GRACE_S = 15.0
-"""From the request to end until the kill: a learner needs it to write a checkpoint."""
+GRACE_S = 30.0
+"""From the request to end until the kill, as Slurm's own: a learner writes a checkpoint, an engine drains."""
 
 STOP_SLACK_S = 20.0
 """How much longer than a stop order's deadline the coordinator may take to say the outcome."""
