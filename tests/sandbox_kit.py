@@ -85,16 +85,24 @@ def box_processes(worker=None):
 
 
 def _of_multiprocessing(process):
-    try:
-        return any("multiprocessing" in word for word in process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
+    return any("multiprocessing" in word for word in _words(process))
+
+
+def top_of(processes):
+    """What the worker started: the zygote or bwrap around it. Orphans of an earlier one may still be about."""
+    return next(process for process in processes if any("zygote.main()" in word for word in _words(process)))
 
 
 def zygote_of(processes):
     """The warm parent: under bwrap it is the only child of bwrap's own process."""
-    first = processes[0]
-    return first.children()[0] if first.name() == "bwrap" else first
+    top = top_of(processes)
+    return top.children()[0] if top.name() == "bwrap" else top
+
+
+def _words(process):
+    with suppress(psutil.NoSuchProcess):
+        return process.cmdline()
+    return []
 
 
 def has_grandchildren(process):
@@ -128,9 +136,9 @@ async def at_work():
 
 def first_process(box):
     """Of a child of the zygote: itself, or what its launcher has started, once it has."""
-    if "pptainer" not in " ".join(box.cmdline()[:1]):
+    if "pptainer" not in "".join(_words(box)[:1]):
         return box
-    return next((child for child in box.children() if "/.prorl/python/loader" in child.cmdline()), None)
+    return next((child for child in box.children() if "/.prorl/python/loader" in _words(child)), None)
 
 
 def oom_scores(processes):

@@ -27,6 +27,7 @@ from tests.sandbox_kit import (
     probe,
     sandbox,
     settle,
+    top_of,
     until,
     zygote_of,
 )
@@ -139,7 +140,7 @@ def test_a_killed_parent_costs_its_boxes_and_the_next_start_brings_another(runti
             fates = []
             for seed in range(4):
                 rng = random.Random(seed)
-                top = box_processes()[0]
+                top = top_of(box_processes())
                 victim = rng.choice([top, zygote_of(box_processes())])
                 fates += await episodes_around(factory, rng, victim.kill, rng.uniform(0, 0.1))
                 assert await episode(factory, rng) == "done"
