@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from prorl_cli.engine import follow as following
+from prorl_cli.engine import swap as swapping
 from prorl_cli.engine.protocol import GENERATE_PATH
 from prorl_cli.engine.weights import Unproved
 from prorl_cli.errors import InfraError
@@ -186,7 +187,7 @@ def test_without_a_permit_the_old_version_serves_on_and_without_a_router_none_is
         publish(run, 0, tiny_model(0))
         async with serving(run, router=False) as served:
             with monkeypatch.context() as patched:
-                patched.setattr(following, "_ask", refuse)
+                patched.setattr(swapping, "_ask", refuse)
                 publish(run, 1, tiny_model(1))
                 async with asyncio.timeout(10):
                     while len(asked) < 3:
@@ -196,7 +197,7 @@ def test_without_a_permit_the_old_version_serves_on_and_without_a_router_none_is
                 await served.until(lambda gate: gate["version"] == 1)
                 await served.until(lambda gate: asked[-1] == ("permits/release", {"engine": served.role.name}))
             assert asked[1] == ("permits", {"engine": served.role.name, "version": 1})
-            monkeypatch.setattr(following, "NO_ROUTER_S", 0.1)
+            monkeypatch.setattr(swapping, "NO_ROUTER_S", 0.1)
             publish(run, 2, tiny_model(2))
             await served.until(lambda gate: gate["version"] == 2)
 
