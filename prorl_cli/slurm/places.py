@@ -25,6 +25,8 @@ NODE_LOCAL = ("/tmp", "/var/tmp", "/dev", "/run", "/proc", "/sys")
 LOCAL_FILESYSTEMS = frozenset(["ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "tmpfs", "ramfs", "squashfs"])
 """Disks of one machine; a login node may still be the server of one."""
 
+COMPONENTS = ("control", "rollout", "engine", "learner")
+
 LEAST_BYTES = 2**30
 LEAST_INODES = 5_000
 """A short run writes hundreds of files; with less than this the first hour ends in EDQUOT."""
@@ -63,8 +65,9 @@ def _inputs(recipe: Recipe) -> list[tuple[str, Path]]:
     for number, spec in enumerate(recipe.tasks):
         if not spec.source.startswith(("reasoning_gym:", "procedural:")):
             found.append((f"tasks.{number}.source", Path(spec.source).absolute()))
-    images = {name: getattr(recipe.cluster, name).image for name in ("control", "rollout", "engine", "learner")}
-    found += [(f"cluster.{name}.image", Path(image).absolute()) for name, image in images.items() if image]
+    images = {f"cluster.{name}.image": getattr(recipe.cluster, name).image for name in COMPONENTS}
+    images["sandbox.image"] = recipe.sandbox.image
+    found += [(key, Path(image).absolute()) for key, image in images.items() if image]
     return found
 
 

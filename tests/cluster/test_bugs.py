@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
 import time
@@ -34,18 +35,28 @@ def typed(folder, run, role, text, seconds=60):
     """What a shell beside `role` shows on a terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "prorl_cli", "attach", str(run.root), role]
-    with subprocess.Popen(command, cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs):
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs
+    ) as shell:
         os.close(theirs)
         os.write(ours, text.encode())
-        shown = b""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            try:
-                shown += os.read(ours, 4096)
-            except OSError:
-                break
+        shown, deadline = b"", time.monotonic() + seconds
+        while time.monotonic() < deadline and not shown.endswith(END_OF_TERMINAL):
+            if select.select([ours], [], [], 0.5)[0]:
+                shown += _read(ours)
+        shell.kill()
     os.close(ours)
     return shown.decode(errors="replace")
+
+
+END_OF_TERMINAL = b"<end>"
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # its last process has ended
+        return END_OF_TERMINAL
 
 
 def test_two_runs_of_one_user_train_side_by_side_whatever_their_names_and_the_user_s_shell(
