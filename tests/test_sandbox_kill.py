@@ -18,7 +18,6 @@ from tests.sandbox_kit import (
     PROBE,
     RUNTIMES,
     box_processes,
-    busy,
     first_processes,
     has_grandchildren,
     need_runtime,
@@ -109,10 +108,12 @@ def test_a_living_workers_folder_is_not_swept(tmp_path):
     asyncio.run(scene())
 
 
-async def episode(factory, rng, calls=3):
+async def episode(factory, rng, calls=3, begun=None):
     """One box, some calls; what became of it."""
     try:
         box = await factory.start()
+        if begun:
+            begun.set()
         for _ in range(calls):
             if rng.random() < 0.3:
                 await probe(box, "import time; time.sleep(0.02)")
@@ -125,10 +126,10 @@ async def episode(factory, rng, calls=3):
 
 
 async def episodes_around(factory, rng, kill, delay):
-    running = [asyncio.create_task(episode(factory, rng, calls=20)) for _ in range(4)]
+    begun = asyncio.Event()
+    running = [asyncio.create_task(episode(factory, rng, calls=20, begun=begun)) for _ in range(4)]
+    await begun.wait()  # some runtimes take longer to start a box than the delay
     await asyncio.sleep(delay)
-    if factory.runtime == "apptainer":  # its boxes take longer than that to come up
-        await until(busy, within_s=20)
     kill()
     return await asyncio.wait_for(asyncio.gather(*running), 30)
 
