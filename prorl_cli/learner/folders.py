@@ -24,12 +24,15 @@ from prorl_cli.spool.canary import CANARY
 WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")
 
 
-def settle(threads: int, seed: int) -> None:
-    """Same numbers every time: threads, seed, and only kernels whose result is a function of their input."""
+def settle(threads: int, seed: int, device: str = "cpu") -> None:
+    """Same numbers every time: threads, seed, and on CPUs only kernels whose result is a function of their input.
+
+    On GPUs several kernels have no such variant and would refuse to run; there a replay may differ in its last bits.
+    """
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(device == "cpu")
     # on by default with the line above, for debugging: it would write all fresh memory a second time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

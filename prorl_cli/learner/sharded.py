@@ -62,7 +62,7 @@ class ShardedPolicy(Policy):
 
     def load(self, folder: Path) -> None:
         """Policy from a complete HF folder, with a fresh optimizer."""
-        settle(self._numbers.threads, self._seed)
+        settle(self._numbers.threads, self._seed, self._device.type)
         self._let_go()
         model = load_model(folder)
         require_plain_names(folder, plain_tensors(model.state_dict()))
