@@ -68,7 +68,8 @@ SlurmdTimeout=30
 {nodes(place)}
 PartitionName=cpu Nodes=cpu[1-2] Default=YES MaxTime=INFINITE State=UP
 PartitionName=gpu Nodes=gpu[1-2] MaxTime=INFINITE State=UP
-PartitionName=short Nodes=cpu[1-2],gpu[1-2] MaxTime=3 State=UP
+PartitionName=short Nodes=cpu[1-2] MaxTime=3 State=UP
+PartitionName=short-gpu Nodes=gpu[1-2] MaxTime=3 State=UP
 PartitionName=all Nodes=cpu[1-2],gpu[1-2] MaxTime=INFINITE State=UP
 PartitionName=paid Nodes=cpu[1-2],gpu[1-2] MaxTime=INFINITE AllowAccounts=lab State=UP
 """

@@ -56,7 +56,7 @@ def test_a_hetjob_ends_at_its_step_through_every_fault_of_processes_nodes_and_sl
 def test_the_time_limit_hands_over_to_the_next_job_of_the_chain(cluster, tmp_path):
     traces = Traces()
     limited = HETJOB.replace("time: 30m", "time: 3m\n  chain: 1").replace("partition: cpu", "partition: short")
-    limited = limited.replace("partition: gpu", "partition: short")
+    limited = limited.replace("partition: gpu", "partition: short-gpu")
     run = launch(tmp_path, write_recipe(tmp_path, limited, steps=ENDLESS))
     wait_steps(run, 1)
     wait_attempt(run, 2, 240)

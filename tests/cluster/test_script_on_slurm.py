@@ -47,7 +47,7 @@ def shrunk(asked):
     for name in ("control", "rollout", "engine", "learner"):
         part = getattr(asked.cluster, name)
         parts[name] = part.model_copy(update={
-            "partition": "short" if one else "gpu" if part.gpus else "cpu", "nodes": 1, "cpus": min(part.cpus, 2),
+            "partition": "all" if one else "gpu" if part.gpus else "cpu", "nodes": 1, "cpus": min(part.cpus, 2),
             "memory": min(part.memory, 2**30), "gpus": min(part.gpus, 1), "gpu_type": GPU_TYPE if part.gpu_type else "",
             "constraint": ("fast" if part.gpus else "plain") if part.constraint else "", "qos": "", "reservation": "",
         })  # fmt: skip
