@@ -79,6 +79,11 @@ def test_more_nodes_than_exist():
     only(check(recipe(rollout={"partition": "cpu", "nodes": 9}), CLUSTER), "cluster.rollout.nodes", "9 nodes", "only 4")
 
 
+def test_a_job_that_may_start_in_either_partition_needs_one_that_holds_it_whole():
+    assert check(recipe(rollout={"partition": "cpu,gpu", "nodes": 4}), CLUSTER) == []
+    only(check(recipe(rollout={"partition": "cpu,gpu", "nodes": 5}), CLUSTER), "cluster.rollout.nodes", "only 4")
+
+
 def test_components_count_nodes_of_their_own_even_where_the_cores_would_do():
     two = replace(CLUSTER, nodes=(*nodes("cpu", 1), *nodes("gpu", 1, gpus=(("h100", 4),), cpus=128)))
     only(check(recipe(), two), "cluster.engine.nodes (1)", "cluster.learner.nodes (1)", "only 1 fit", "single")

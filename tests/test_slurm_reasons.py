@@ -49,11 +49,20 @@ def test_a_job_that_died_before_its_first_line_left_no_log_and_the_likely_cause_
 
 
 def test_an_exit_code_a_signal_a_component_and_the_run_s_own_words_are_told():
-    assert "exit code 3" in ended("FAILED", "NonZeroExitCode", "3:0").what
+    assert "exit code 7" in ended("FAILED", "NonZeroExitCode", "7:0").what
     assert "signal 9" in ended("FAILED", code="0:9").what
     assert "component 2 is NODE_FAIL" in ended("CANCELLED", "component 2 is NODE_FAIL").what
     assert "a role kept dying" in ended("FAILED", "failed: a role kept dying", source="record").what
     assert "memory" in ended("OUT_OF_MEMORY").do
+
+
+def test_a_job_that_drained_did_not_fail():
+    for said in (
+        ended("FAILED", "NonZeroExitCode", "3:0"),
+        ended("FAILED", "stopped: the limit is near", source="record"),
+    ):
+        assert "stopped before" in said.what and "resume" in said.do
+    assert "the limit is near" in said.what
 
 
 def test_an_unknown_job_is_not_called_done():

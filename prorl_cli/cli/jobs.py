@@ -46,7 +46,8 @@ def explain(target: Path | None) -> None:
     chosen = main_job(jobs)
     wanted = next((job for job in submitted(run) if job.job_id == (job_id or (chosen.id if chosen else None))), None)
     brief = read_brief(run, jobs)
-    print(f"run {shown(root)} is {brief.state}, step {brief.step} of {brief.steps}")
+    why = f": {brief.reason}" if brief.state in ("failed", "starved", "stopped") else ""
+    print(f"run {shown(root)} is {brief.state}, step {brief.step} of {brief.steps}{why}")
     print("\n".join(_about_run(run, wanted, brief.reason)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -170,11 +171,14 @@ def _node_problems(group: Group, partitions: list[Partition], facts: Facts) -> I
     nodes = [node for node in facts.nodes if node.partition in names]
     lacking = list(_lacking(group, nodes))
     yield from lacking
-    fitting = {node.name for node in nodes if _fits(node, group.component)}
-    where = ",".join(sorted(names))
-    if not lacking and len(fitting) < group.nodes:
+    fitting = Counter(node.partition for node in nodes if _fits(node, group.component))
+    there, where = (
+        max(fitting.values(), default=0),
+        ",".join(sorted(names)),
+    )  # all nodes come from one of its partitions
+    if not lacking and there < group.nodes:
         yield (
-            f"{_key(group)}.nodes: asks for {group.nodes} nodes, but partition {where} has only {len(fitting)} "
+            f"{_key(group)}.nodes: asks for {group.nodes} nodes, but partition {where} has only {there} "
             f"that fit ({len({node.name for node in nodes})} in all): ask for fewer, or for less of each"
         )
     limits = [partition.max_nodes for partition in partitions]

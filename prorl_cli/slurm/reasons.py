@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from prorl_cli.errors import Unfinished
 from prorl_cli.slurm.state import UNKNOWN, JobState
 
 NOT_OURS = "nothing: it starts by itself"
@@ -87,6 +88,9 @@ NO_LAUNCH = Explanation(
     "check that the first node sees the run directory and may write it, then `prorl resume RUN`",
 )
 
+UNFINISHED = f"{Unfinished.exit_code}:0"
+"""Slurm's spelling of the exit code of a job that drained."""
+
 ACTIVE: dict[str, str] = {
     "RUNNING": "it runs",
     "COMPLETING": "it has ended; its nodes are being cleaned up",
@@ -127,14 +131,18 @@ def explain_pending(reason: str) -> Explanation:
 def _explain_end(state: JobState) -> Explanation:
     if state.exit_code == "0:53" or "JobLaunchFailure" in state.reason:
         return NO_LAUNCH
+    if state.exit_code == UNFINISHED or state.reason.startswith("stopped:"):
+        return Explanation(f"it stopped before the run's last step{_own_words(state)}", "`prorl resume RUN` goes on")
     what, do = ENDS[state.state]
     if state.state == "FAILED" and state.exit_code not in ("", "0:0"):
         what += f" with {exit_words(state.exit_code)}"
-    if state.reason and state.source == "record":
-        what += f": {state.reason}"
-    elif "component" in state.reason:
+    if "component" in state.reason:
         what += f" ({state.reason})"
-    return Explanation(what, do)
+    return Explanation(what + _own_words(state), do)
+
+
+def _own_words(state: JobState) -> str:
+    return f": {state.reason}" if state.reason and state.source == "record" else ""
 
 
 def exit_words(text: str) -> str:
