@@ -68,7 +68,7 @@ class Processes:
     def engine(self, **script):
         return self.start("-m", "tests.scripted_engine", SCRIPT=json.dumps(script))
 
-    async def endpoint(self, process, timeout=20):
+    async def endpoint(self, process, timeout=60):
         """The endpoint of a process, once it serves."""
         until = time.monotonic() + timeout
         while time.monotonic() < until:
