@@ -15,12 +15,8 @@ from rich.markup import escape
 from prorl_cli.cli import registry
 from prorl_cli.errors import ProrlError, UserError
 from prorl_cli.report import Status, Tally, read_brief, read_status, render_live, render_summary
-from prorl_cli.report.doctor import examine_cluster
-from prorl_cli.report.findings import findings_table
 from prorl_cli.report.jobs import JobStatus, JobWatch, read_jobs
-from prorl_cli.report.node import examine_node
 from prorl_cli.report.samples import Wanted, pick_samples, transcript
-from prorl_cli.report.sharing import measure
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.child import tail
 from prorl_cli.slurm.queued import submitted
@@ -149,6 +145,11 @@ def _print_from(file: Path, start: int) -> int:
 
 def doctor(as_json: bool, shared: Path | None, partition: str) -> int:
     """Print every finding; 1 when something will not work here."""
+    from prorl_cli.report.doctor import examine_cluster
+    from prorl_cli.report.findings import findings_table
+    from prorl_cli.report.node import examine_node
+    from prorl_cli.report.sharing import measure
+
     found = [*examine_cluster(), *examine_node(), *(measure(shared, partition) if shared else [])]
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
