@@ -28,7 +28,10 @@ from prorl_cli.slurm.supervisor import GRACE_S
 from prorl_cli.slurm.told import Told
 from prorl_cli.spool.members import current_attempt, read_endpoints, read_outcome
 
-TICK_S = 0.5
+TICK_S = 2.0
+"""Between two looks at the worker and at the run's files: many satellites share that filesystem."""
+
+END_TICK_S = 0.2
 
 ASK_S = 15.0
 """Between two questions to the controller while there is nothing to join."""
@@ -144,7 +147,7 @@ class _Satellite:
         child.signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while child.code is None and time.monotonic() < deadline:
-            time.sleep(TICK_S)
+            time.sleep(END_TICK_S)
         child.signal(signal.SIGKILL)
         end_descendants()
         child.bury()
