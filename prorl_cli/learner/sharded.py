@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, distributed
 
 from prorl_cli import fsio
-from prorl_cli.errors import ProrlError
+from prorl_cli.errors import ProrlError, UserError
 from prorl_cli.learner.batch import Share
 from prorl_cli.learner.folders import load_model, plain_tensors, require_plain_names, settle, write_folder
 from prorl_cli.learner.policy import Policy
@@ -144,7 +144,7 @@ class ShardedPolicy(Policy):
     def _require_shape(self, folder: Path) -> None:
         saved = json.loads(fsio.read(folder / SHAPE) or b"{}")
         if saved != self._shape():
-            raise ProrlError(
+            raise UserError(
                 f"{folder} was saved by a learner of another shape ({saved or 'not of DeepSpeed'}); this one has "
                 f"{self._shape()}: go on with learner.backend, learner.zero and ranks as they were"
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from prorl_cli.errors import ProrlError
+from prorl_cli.errors import UserError
 from prorl_cli.learner.batch import Batch, schedule
 from prorl_cli.learner.folders import load_model, plain_tensors, require_plain_names, settle, write_folder
 from prorl_cli.learner.policy import Policy
@@ -72,9 +72,7 @@ class TorchTrainer(Policy):
 
     def restore(self, folder: Path) -> None:
         if not (folder / STATE).exists():
-            raise ProrlError(
-                f"{folder} was not saved by `learner.backend: torch`: go on with the backend it began with"
-            )
+            raise UserError(f"{folder} was not saved by `learner.backend: torch`: go on with the backend it began with")
         state = torch.load(folder / STATE, weights_only=True)
         self._policy.load_state_dict(state["policy"])
         self._optimizer.load_state_dict(state["optimizer"])
