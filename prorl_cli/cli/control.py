@@ -29,7 +29,7 @@ def stop(root: Path, now: bool, deadline: str) -> str:
         raise UserError(f"--deadline: {error}") from None
     order = StopOrder(mode="now" if now else "drain", deadline_s=seconds)
     follow = f"follow it with `prorl status {root}`, go on later with `prorl resume {root}`"
-    if submitted(run) and (done := stop_jobs(run, lambda: order_stop(run, attempt, order))):
+    if submitted(run) and (done := stop_jobs(run, order)):
         return f"{done}; {follow}"
     if outcome := read_outcome(run, attempt):
         return f"{root} has already ended: {outcome.state}"

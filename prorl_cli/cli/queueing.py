@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -17,13 +16,13 @@ from prorl_cli.errors import RecipeError, Unfinished
 from prorl_cli.recipe import Recipe, counted
 from prorl_cli.report import shown
 from prorl_cli.rundir import RunDir
-from prorl_cli.slurm.commands import ControllerDown, SlurmError
+from prorl_cli.slurm.commands import ControllerDown, SlurmError, slurm
 from prorl_cli.slurm.plan import has_satellites
 from prorl_cli.slurm.preflight import inspect
 from prorl_cli.slurm.queued import Held, cancel_waiting, held
 from prorl_cli.slurm.script import render, render_steps
 from prorl_cli.slurm.submit import new_token, sbatch_line, submit
-from prorl_cli.spool.members import Outcome, current_attempt, read_outcome
+from prorl_cli.spool.members import Outcome, StopOrder, current_attempt, order_stop, read_claim, read_outcome
 
 ASK_S = 10.0
 """Between two questions to the controller about a job that is followed."""
@@ -139,13 +138,17 @@ class _Jobs:
             console.print(words, markup=False, soft_wrap=True)
 
 
-def stop_jobs(run: RunDir, order: Callable[[], None]) -> str:
+def stop_jobs(run: RunDir, order: StopOrder) -> str:
     """Order the running attempt to stop, cancel what waits; what was done, in words, empty when there was nothing."""
-    jobs = held(run)
-    running = [found for found in jobs if not found.waits and found.job.satellite is None]
+    attempt = current_attempt(run)
+    running = [found.job.job_id for found in held(run) if not found.waits and found.job.satellite is None]
+    words = []
     if running:
-        order()
-    cancelled = cancel_waiting(run)
-    words = [f"stop ordered for job {running[-1].job.job_id}"] if running else []
-    words += [f"cancelled in the queue: {', '.join(map(str, cancelled))}"] if cancelled else []
+        words.append(f"stop ordered for job {running[-1]}")
+        if attempt:
+            order_stop(run, attempt, order)
+        if (read_claim(run, attempt) or {}).get("job_id") != running[-1]:
+            slurm(["scancel", str(running[-1])])  # it has not begun its attempt, so nobody would read the order
+    if cancelled := cancel_waiting(run):
+        words.append(f"cancelled in the queue: {', '.join(map(str, cancelled))}")
     return "; ".join(words)
