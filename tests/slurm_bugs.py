@@ -126,6 +126,7 @@ BUGS_OF_OTHERS = (
     Bug(41, "QSMxT#38, OpenBLAS#4762, pangeo#218, singularity#5334, #4555",
         "low process limits, an ASCII locale, a container cache used by many at once",
         (f"{CLI}::test_help_and_status_work_under_the_process_limit_of_a_login_node",
+         f"{CLI}::test_checking_a_recipe_starts_no_thread_a_core",
          f"{CLI}::test_the_language_of_a_terminal_stops_no_command"),
         "images are files or folders of the recipe: nothing is pulled, so there is no cache to share"),
 )  # fmt: skip

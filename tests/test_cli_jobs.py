@@ -274,6 +274,20 @@ def test_help_and_status_work_under_the_process_limit_of_a_login_node(run, tmp_p
         assert done.returncode == 0 and done.stdout, done.stderr
 
 
+def test_checking_a_recipe_starts_no_thread_a_core(tmp_path):
+    code = (
+        "import sys, os\nfrom prorl_cli.cli import main\nsys.argv = ['prorl', 'validate', 'quickstart']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print('numpy' in sys.modules, len(os.listdir('/proc/self/task')))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-2:] == ["True", "1"], "numpy is loaded, and one thread runs"
+
+
 def _threads_of(uid):
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

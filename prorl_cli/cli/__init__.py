@@ -14,6 +14,8 @@ def main() -> None:
     from prorl_cli.errors import ProrlError
 
     _speak_unicode()
+    # numpy's library starts a thread a core when it loads, more than many login nodes allow a user.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         app()
     except ProrlError as error:
