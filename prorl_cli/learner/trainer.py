@@ -1,4 +1,4 @@
-"""What the learner's walk asks of a trainer: plain torch here, DeepSpeed on a cluster.
+"""What the learner's walk asks of a trainer: plain torch in one process, or DeepSpeed in several.
 
 A trainer knows weights, optimizer and numbers; it knows nothing of runs, manifests or positions. Called by the walk,
 always from one and the same thread.
@@ -71,8 +71,8 @@ class Trainer(Protocol):
         """Reference policy from a complete HF folder."""
 
     def train(self, batch: Batch, numbers: StepNumbers, halted: Callable[[], bool]) -> StepStats:
-        """One step in place. `halted` is asked between micro-batches: True raises `Interrupted`. `Diverged` when the
-        loss or gradient is not finite."""
+        """One step in place. `halted` is asked between micro-batches: True raises `Interrupted`, and then no step but
+        `save` may follow. `Diverged` when the gradient is not finite."""
 
     def save(self, folder: Path) -> None:
         """Weights, optimizer and random state into an empty folder."""
