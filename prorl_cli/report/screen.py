@@ -189,7 +189,9 @@ def _roles(roles: list[RoleStatus]) -> Table:
 
 
 def _facts(facts: dict[str, float | int | str]) -> str:
-    shown = [f"{key} {value}" for key, value in facts.items() if key not in ("busy_s", "cpu_s", "up_s")]
+    """Without what the lines above sum up."""
+    summed = ("_s", "_queued", "_running")
+    shown = [f"{key} {value}" for key, value in facts.items() if not key.endswith(summed) or key == "tokens_per_s"]
     return ", ".join(shown[:6])
 
 
