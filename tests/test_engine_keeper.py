@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -51,6 +52,7 @@ class Kept:
             if process.is_running():
                 process.kill()
         self.keeper.wait(10)
+        Path("/dev/shm", self.memory).unlink(missing_ok=True)  # killed with its tracker
         self.keeper.stdin.close()
         self.keeper.stdout.close()
 

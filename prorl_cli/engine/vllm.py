@@ -108,7 +108,7 @@ class VllmEngine:
             process = await VllmProcess.start(self._role.recipe.engine, setting)
             watch = self._role.spawn(self._watch(process))
             try:
-                await self._begin(staged, setting)
+                await self._begin(staged, setting, process)
                 self._role.spawn(self._account())
                 yield self
             finally:
@@ -133,12 +133,13 @@ class VllmEngine:
         # The canary's answer is one token.
         return Api(self._role.client, self._admin, setting.url, exact=exact, room=setting.max_model_len - 1)
 
-    async def _begin(self, staged: Staged, setting: Setting) -> None:
+    async def _begin(self, staged: Staged, setting: Setting, process: VllmProcess) -> None:
         """Until the first version is proved and said, or this process has to stop."""
         started = time.monotonic()
         with self._role.waiting("the vLLM server to start"):
             if not await self._api.up(self._role.stopping):
                 return
+        process.forget_shared_memory()
         await self._role.announce_now(url=setting.url)
         await self._proved(staged, self._start, tries=1)
         self._role.metrics.add("start", version=staged.version, start_s=time.monotonic() - started)

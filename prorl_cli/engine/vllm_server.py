@@ -13,10 +13,12 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from prorl_cli.engine.gate import MODEL_NAME, SETTINGS, GateSettings
 from prorl_cli.engine.keeper import KEEPER
@@ -29,6 +31,9 @@ MODULE = "vllm.entrypoints.openai.api_server"
 """Works in every build; the `vllm` command of some does not."""
 
 GATE = "prorl_cli.engine.gate.Gate"
+
+SHARED_MEMORY = "/dev/shm/psm_"
+"""Where Python keeps named shared memory."""
 
 SHUTDOWN_S = 10
 """What the server itself gives open requests when a whole job is told to end."""
@@ -145,6 +150,15 @@ class VllmProcess:
             env=environment(setting, os.environ),
         )  # fmt: skip
         return cls(process)
+
+    def forget_shared_memory(self) -> None:
+        """Take the names off the memory that its processes share, now that all of them have it: it then ends with them,
+        even where everything is killed at once."""
+        with suppress(OSError, psutil.Error):
+            for process in psutil.Process(self._process.pid).children(recursive=True):
+                words = Path(f"/proc/{process.pid}/maps").read_text().split()
+                for name in {word for word in words if word.startswith(SHARED_MEMORY)}:
+                    Path(name).unlink(missing_ok=True)
 
     async def wait(self) -> int:
         """Its exit code, once it has ended."""

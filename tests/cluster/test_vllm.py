@@ -168,6 +168,7 @@ def test_secrets_are_in_no_command_line_and_no_file_of_others_and_only_its_own_p
     scratch = engine.scratch()
     assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
     assert stat.S_IMODE((scratch / "gate.json").stat().st_mode) == 0o600
+    assert not [path for path in traces(family) if path.name.startswith("psm_") and path.exists()]
     own = int(engine.url.rsplit(":", 1)[1])
     others = {place for place in listening(family) if place[1] != own}
     print("further listeners:", others)
