@@ -193,7 +193,8 @@ def test_attach_becomes_that_shell(run, commands, tmp_path):
     submitted(run)
     write_topology(run, attempted(run), topology(groups(recipe()), NODES))
     commands(srun=f'printf "%s|" "$@" >{tmp_path}/called')
-    done = prorl(tmp_path, "attach", run.root, "learner")
+    registry.remember(run.root)
+    done = prorl(tmp_path, "attach", 42, "learner")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "called").read_text().startswith("--jobid=42|--het-group=2|--nodelist=node2|--overlap|")
     assert "no role 'lerner'" in prorl(tmp_path, "attach", run.root, "lerner").stderr
