@@ -6,15 +6,18 @@ import sys
 import time
 from importlib.util import find_spec
 
+import psutil
 import pytest
 from safetensors.torch import load_file
 
 from prorl_cli.errors import UserError
 from prorl_cli.learner.checkpoint import read_checkpoint
 from prorl_cli.metrics import read_rows
+from prorl_cli.recipe.schema import Cluster
 from prorl_cli.spool.steps import read_void
 from prorl_cli.spool.weights import latest_weights, verify_weights
 from tests.cluster.ranks import Ranks, finish
+from tests.cluster.slurm_cluster import TERMINAL
 from tests.conftest import need
 from tests.learner_run import Spool, make_run, make_walk, recipe, tensors, walk_to
 
@@ -147,3 +150,39 @@ def test_one_rank_needs_no_launcher(tmp_path):
     said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 0, said
     assert next(read_rows(run, "step"))["ranks"] == 1
+
+
+STEP = """\
+#!/bin/bash
+#SBATCH --partition=cpu --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --no-requeue
+#SBATCH --output={log}
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --mpi=none --kill-on-bad-exit=1 --input=none --label \\
+  {python} -m prorl_cli.learner {run}
+"""
+
+
+def test_ranks_on_two_nodes_of_a_slurm_step_find_each_other_and_end_together(cluster, tmp_path):
+    on_slurm = {"cluster": Cluster(executor="slurm")}
+    run = make_run(tmp_path / "run", recipe(backend="deepspeed", zero=2).model_copy(update=on_slurm))
+    spool = Spool(run)
+    spool.step()
+    spool.step()
+    log, script = tmp_path / "log", tmp_path / "job.sh"
+    script.write_text(STEP.format(log=log, python=sys.executable, run=run.root))
+    job = cluster.submit(script)
+    end = time.monotonic() + 300
+    while latest_weights(run) < 2:
+        assert time.monotonic() < end and cluster.state(job) in ("PENDING", "RUNNING"), log.read_text()
+        time.sleep(0.2)
+    assert {row["ranks"] for row in read_rows(run, "step")} == {2}
+    assert [path.name for path in run.job(1).glob("ranks-*")] == [f"ranks-{job}.0.json"]
+    follower = next(one for one in learners(run) if one.environ()["SLURM_PROCID"] == "1")
+    follower.kill()
+    assert cluster.wait(job, TERMINAL, seconds=30) == "FAILED"
+    assert not learners(run)
+
+
+def learners(run):
+    """Its processes, wherever they came from."""
+    wanted = ["prorl_cli.learner", str(run.root)]
+    return [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[-2:] == wanted]
