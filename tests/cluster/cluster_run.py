@@ -22,9 +22,19 @@ cluster:
   learner: {partition: gpu, cpus: 2, gpus: 1}
 """
 
-SATELLITES = HETJOB.replace("hetjob", "satellites").replace(
-    "  rollout:", "  control: {partition: cpu, cpus: 2}\n  rollout:"
-)
+SATELLITES = """\
+cluster:
+  executor: slurm
+  topology: satellites
+  time: 30m
+  drain: 20s
+  restarts: 1000
+  control: {partition: cpu, cpus: 2}
+  rollout: {nodes: 2, partition: cpu, cpus: 6}
+  engine: {partition: gpu, cpus: 2, gpus: 1}
+  learner: {partition: gpu, cpus: 2, gpus: 1}
+"""
+"""No two satellites fit one node of eight cores."""
 
 SINGLE = """\
 cluster:
@@ -103,13 +113,17 @@ def last_words(run: RunDir) -> str:
 class Traces:
     """What a node shows of a run: taken before it and compared after it, since all nodes are this host."""
 
-    FOLDERS = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
+    NODE = Path(f"/tmp/prorl-{os.getuid()}")
+    FOLDERS = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"), NODE)
+    USERS = (NODE, Path(f"/tmp/torchinductor_{psutil.Process().username()}"))
+    """Kept for whatever this user runs next."""
 
     def __init__(self):
         self.mounts, self.files = mounts(), self._files()
 
     def _files(self):
-        return {path for folder in self.FOLDERS for path in folder.iterdir() if path.stat().st_uid == os.getuid()}
+        found = {path for folder in self.FOLDERS if folder.exists() for path in folder.iterdir()}
+        return {path for path in found if path not in self.USERS and owned(path)}
 
     def left(self, folder: Path):
         """Processes, mounts and temporary files that are there now and were not before."""
@@ -118,6 +132,13 @@ class Traces:
             *(f"mount {point}" for point in sorted(mounts() - self.mounts)),
             *(f"file {path}" for path in sorted(self._files() - self.files)),
         ]
+
+
+def owned(path: Path):
+    try:
+        return path.lstat().st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
 
 
 def mounts():
