@@ -18,7 +18,7 @@ from prorl_cli.sandbox.apptainer import Apptainer
 from prorl_cli.sandbox.box import Box
 from prorl_cli.sandbox.parent import Parent
 from prorl_cli.sandbox.runtimes import Bwrap, Process, Runtime
-from prorl_cli.sandbox.scratch import sweep
+from prorl_cli.sandbox.scratch import sweep, sweep_mounts
 from prorl_cli.trajectory import ErrorClass
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ async def open_boxes(sandbox: Sandbox, *, scratch: Path, tools: Sequence[Path] =
         case "process":
             return await _opened(Process(), sandbox, scratch, folders)
         case "apptainer":
+            sweep_mounts()
             return await _opened_walled(Apptainer(sandbox.image), sandbox, scratch, folders)
     try:
         return await _opened_walled(Bwrap(), sandbox, scratch, folders)

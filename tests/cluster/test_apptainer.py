@@ -5,16 +5,30 @@ import asyncio
 import os
 import shutil
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from prorl_cli.errors import InfraError, UserError
+from prorl_cli.sandbox.boxed.zygote import GATE
+from prorl_cli.sandbox.scratch import sweep_mounts
 from tests.conftest import need
 from tests.images import FORMS, apptainer_works, image
-from tests.sandbox_kit import at_work, box_processes, look, one_box, opened, orphans_come_here, probe, settle, until
+from tests.sandbox_kit import (
+    at_work,
+    box_processes,
+    first_process,
+    look,
+    one_box,
+    opened,
+    orphans_come_here,
+    probe,
+    settle,
+    until,
+    zygote_of,
+)
 from tests.test_sandbox_kill import worker as killed_worker
 
 each_form = pytest.mark.parametrize("form", FORMS)
@@ -54,6 +68,25 @@ def test_twenty_boxes_at_once_answer_from_the_image_that_records_name(form, tmp_
     assert asyncio.run(scene()) == [(str(number), True) for number in range(AT_ONCE)]
     assert settle() == []
     assert os.listdir(tmp_path) == []
+
+
+def test_only_a_few_boxes_are_on_their_way_at_once(tmp_path):
+    async def watch(seen):
+        while True:
+            launchers = zygote_of(box_processes()).children()
+            with suppress(psutil.NoSuchProcess):
+                seen.add(sum(first_process(launcher) is None for launcher in launchers))
+            await asyncio.sleep(0.005)
+
+    async def scene():
+        seen = set()
+        async with boxes("folder", tmp_path) as factory:
+            watching = asyncio.create_task(watch(seen))
+            await asyncio.gather(*(factory.start() for _ in range(AT_ONCE)))
+            watching.cancel()
+        return max(seen)
+
+    assert 1 <= asyncio.run(scene()) <= GATE
 
 
 @each_form
@@ -208,6 +241,25 @@ def test_a_killed_worker_leaves_no_process_mount_or_folder_of_a_packed_image(tmp
         os.waitpid(pid, 0)
         assert settle() == []
     assert os.listdir(tmp_path) == []
+
+
+def test_mounts_whose_launcher_went_with_its_zygote_end_at_the_next_start_and_no_others(tmp_path):
+    async def scene():
+        async with boxes("sif", tmp_path / "living") as factory, boxes("sif", tmp_path / "killed") as killed:
+            box, _ = await factory.start(), await killed.start()
+            zygote = psutil.Process(killed._parent._process.pid)
+            launchers = zygote.children()
+            daemons = [process for launcher in launchers for process in launcher.children() if "fuse" in process.name()]
+            for process in (zygote, *launchers):
+                process.kill()
+            assert len(daemons) >= 4 and all(process.is_running() for process in daemons)
+            sweep_mounts()
+            psutil.wait_procs(daemons, timeout=5)
+            assert not any(process.is_running() for process in daemons)
+            assert (await probe(box, "import os\nout = len(os.listdir('/usr/bin')) > 100")).output == "True"
+
+    asyncio.run(scene())
+    assert settle() == []
 
 
 @each_form
