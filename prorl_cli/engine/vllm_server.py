@@ -32,8 +32,8 @@ MODULE = "vllm.entrypoints.openai.api_server"
 
 GATE = "prorl_cli.engine.gate.Gate"
 
-SHARED_MEMORY = "/dev/shm/psm_"
-"""Where Python keeps named shared memory."""
+SHARED_MEMORY = ("/dev/shm/psm_", "/dev/shm/sem.mp-")
+"""Where Python keeps shared memory and semaphores by name."""
 
 SHUTDOWN_S = 10
 """What the server itself gives open requests when a whole job is told to end."""
@@ -102,6 +102,8 @@ def command(engine: Engine, setting: Setting) -> list[str]:
 def environment(setting: Setting, inherited: Mapping[str, str]) -> dict[str, str]:
     """Offline, no usage reports, with the endpoints that a swap needs; what it makes by itself goes into `scratch`."""
     return {
+        # At the end it would say three times that nothing is left to remove, after the words that matter.
+        "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
         **inherited,
         SETTINGS: str(setting.gate_file),
         "TMPDIR": str(setting.scratch),
