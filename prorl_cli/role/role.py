@@ -103,14 +103,16 @@ class Role:
         return [peer for peer in self._peers[1] if peer.role == kind]
 
     def announce(self, *, state: str | None = None, version: int | None = None, step: int | None = None,
-                 url: str | None = None, **facts: float | int | str) -> None:  # fmt: skip
-        """Change what the next heartbeat says of this process. `url`: where another process listens for this one."""
-        given = {"state": state, "version": version, "step": step, "url": url}
+                 **facts: float | int | str) -> None:  # fmt: skip
+        """Change what the next heartbeat says of this process."""
+        given = {"state": state, "version": version, "step": step}
         changes = {key: value for key, value in given.items() if value is not None}
         self._endpoint = msgspec.structs.replace(self._endpoint, **changes, facts={**self._endpoint.facts, **facts})
 
-    async def announce_now(self, **facts: Any) -> None:
-        """`announce`, on disk before it returns."""
+    async def announce_now(self, *, url: str = "", **facts: Any) -> None:
+        """`announce`, on disk before it returns. `url`: where another process listens for this one."""
+        if url:
+            self._endpoint = msgspec.structs.replace(self._endpoint, url=url)
         self.announce(**facts)
         await self._publish_endpoint()
 
