@@ -91,13 +91,13 @@ def wait(run: RunDir, condition, seconds, what):
         raise AssertionError(f"{error}\n{last_words(run)}") from None
 
 
-def wait_steps(run: RunDir, more: int, seconds=120):
+def wait_steps(run: RunDir, more: int, seconds=300):
     """Until `more` further steps were trained."""
     wanted = step(run) + more
     wait(run, lambda: step(run) >= wanted, seconds, f"step {wanted}")
 
 
-def wait_done(cluster, run: RunDir, seconds=240) -> str:
+def wait_done(cluster, run: RunDir, seconds=400) -> str:
     """The state that the newest attempt ended in, once no job is left."""
     wait(run, lambda: read_outcome(run, attempt(run)), seconds, "the outcome")
     wait(run, lambda: not cluster.jobs(), 60, "the end of the run's jobs")

@@ -59,7 +59,7 @@ def test_the_time_limit_hands_over_to_the_next_job_of_the_chain(cluster, tmp_pat
     limited = limited.replace("partition: gpu", "partition: short-gpu")
     run = launch(tmp_path, write_recipe(tmp_path, limited, steps=ENDLESS))
     wait_steps(run, 1)
-    wait_attempt(run, 2, 240)
+    wait_attempt(run, 2)
     assert prorl(tmp_path, "stop", "run").returncode == 0
     assert wait_done(cluster, run) == "stopped"
     finish(cluster, tmp_path, run)
@@ -69,7 +69,7 @@ def test_the_time_limit_hands_over_to_the_next_job_of_the_chain(cluster, tmp_pat
 def test_a_satellite_dies_and_another_joins_while_the_run_goes_on(cluster, tmp_path):
     traces = Traces()
     run = launch(tmp_path, write_recipe(tmp_path, SATELLITES, steps=ENDLESS))
-    wait(run, lambda: len(workers(run)) == 2, 120, "two rollout nodes")
+    wait(run, lambda: len(workers(run)) == 2, 300, "two rollout nodes")
     wait_steps(run, 1)
     [coordinator] = live_roles(run)["coordinator"]
     before = workers(run)
@@ -77,7 +77,7 @@ def test_a_satellite_dies_and_another_joins_while_the_run_goes_on(cluster, tmp_p
     cluster.kill_node(lost)
     wait_steps(run, 2)
     cluster.start_node(lost)
-    wait(run, lambda: len(workers(run)) == 2 and workers(run) != before, 120, "another rollout node")
+    wait(run, lambda: len(workers(run)) == 2 and workers(run) != before, 300, "another rollout node")
     wait_steps(run, 2)
     assert attempt(run) == 1 and live_roles(run)["coordinator"][0].incarnation == coordinator.incarnation
     assert prorl(tmp_path, "stop", "run").returncode == 0
@@ -101,7 +101,7 @@ def a_node_goes_down(cluster, run, job):
     wait_attempt(run, 2)
 
 
-def wait_attempt(run: RunDir, number, seconds=120):
+def wait_attempt(run: RunDir, number, seconds=300):
     """Until attempt `number` has trained a step."""
     wait(run, lambda: attempt(run) == number, seconds, f"attempt {number}")
     wait_steps(run, 1, seconds)
@@ -120,7 +120,7 @@ def finish(cluster, folder, run: RunDir):
     """Go on to a last step a little ahead, and check the whole run."""
     final, last = step(run) + 4, attempt(run) + 1
     resume(folder, "--set", f"learner.steps={final}")
-    wait(run, lambda: attempt(run) == last, 120, f"attempt {last}")
+    wait(run, lambda: attempt(run) == last, 300, f"attempt {last}")
     assert wait_done(cluster, run) == "done", last_words(run)
     picture = status(folder, "run")
     assert (picture["state"], picture["step"]) == ("done", final)
