@@ -211,7 +211,7 @@ def test_a_stopped_box_is_not_waited_for_for_ever(tmp_path, monkeypatch):
     async def scene():
         async with opened("process", tmp_path) as factory:
             box = await factory.start()
-            call = asyncio.create_task(probe(box, "import time; time.sleep(60)", timeout_s=1))
+            call = asyncio.create_task(probe(box, "import time; time.sleep(60)", timeout_s=5))
             (await at_work()).suspend()
             with pytest.raises(InfraError, match="did not answer within"):
                 await call
