@@ -49,6 +49,12 @@ def typed(folder, run, role, text, seconds=60):
     return shown.decode(errors="replace")
 
 
+def said_to_be(folder, job, state):
+    """What `explain` says, once it says `state`."""
+    said = prorl(folder, "explain", job, check=True).stdout
+    return said if f"job {job} is {state}" in said else ""
+
+
 END_OF_TERMINAL = b"<end>"
 
 
@@ -87,6 +93,6 @@ def test_a_run_is_followed_by_its_job_s_id_on_a_cluster_without_accounts(cluster
     assert "at gpu" in typed(tmp_path, run, "engine", "echo at $SLURMD_NODENAME; exit\n")
     cluster.run("scancel", job)
     done(cluster, run)
-    said = prorl(tmp_path, "explain", job, check=True).stdout
-    assert f"job {job} is CANCELLED" in said and "prorl resume" in said
+    ended = until(lambda: said_to_be(tmp_path, job, "CANCELLED"), 90, "a cancelled job whose nodes are clean")
+    assert "prorl resume" in ended
     assert json.loads(prorl(tmp_path, "status", run.root, "--json", check=True).stdout)["state"] in ("stopped", "dead")
