@@ -238,10 +238,11 @@ def test_a_role_that_is_told_to_end_lets_what_is_in_flight_finish(three):
 
     async def test():
         async with client_of(engine.run) as client:
-            running = asyncio.ensure_future(engine.ask(client, [1, 2], max_tokens=300))
-            await asyncio.sleep(0.3)
+            running = asyncio.ensure_future(engine.ask(client, [1, 2], max_tokens=100))
+            while not (await client.call("GET", f"{engine.url}/gate", deadline_s=5))["in_flight_requests"]:
+                await asyncio.sleep(0.01)
             engine.process.send_signal(signal.SIGTERM)
-            assert len((await running).token_ids) == 300
+            assert len((await running).token_ids) == 100
         assert await asyncio.to_thread(engine.process.wait, 30) == 0
 
     play(test())
