@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from prorl_cli.errors import Fenced
+from prorl_cli.errors import Fenced, Unfinished
 from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm import Plan, Process, Watch, plan_processes, supervise, supervisor
 from prorl_cli.slurm.budget import WINDOW_S, RestartBudget
-from prorl_cli.spool.members import StopOrder, claim_attempt, order_stop, read_outcome
+from prorl_cli.spool.members import StopOrder, claim_attempt, order_stop, read_obituaries, read_outcome
 
 RECIPE = {
     "name": "t", "model": "builtin:tiny", "agent": {"renderer": "tiny"},
@@ -151,6 +151,44 @@ def test_temporary_files_of_killed_roles_are_swept_at_the_end(run):
     (run.weights / ".tmp-fedcba9876543210").mkdir()
     run_plan(run, scripted("coordinator-0", "done()"))
     assert not list(run.root.rglob(".tmp-*"))
+
+
+class Counting(Watch):
+    """Ends the attempt when a role has ended twice."""
+
+    def __init__(self):
+        self.heard = []
+
+    def tick(self, running):
+        if len(self.heard) == 2:
+            raise Unfinished("enough")
+
+    def ended(self, child, restarted):
+        self.heard.append((child.process.name, child.code, restarted))
+
+
+def test_a_watch_hears_of_every_end_and_may_end_the_attempt(run):
+    watch = Counting()
+    with pytest.raises(Unfinished):
+        run_plan(run, scripted("engine-0", "sys.exit(1)"), scripted("learner-0", "mark('pid'); time.sleep(600)"),
+                 watch=watch)  # fmt: skip
+    assert watch.heard == [("engine-0", 1, True)] * 2
+    assert read_outcome(run, 1) is None and not alive(pids(run, "pid")[0])
+
+
+def test_a_process_is_buried_by_its_slot_and_no_other(run):
+    announce = (
+        "from prorl_cli.spool.members import Endpoint, write_endpoint\n"
+        "me = f'engine-here-1-{os.getpid():08x}'\n"
+        "write_endpoint(run, Endpoint(incarnation=me, role='engine', node='here', attempt=1, pid=os.getpid(),"
+        " pid_started=0.0, slot=os.environ['PRORL_SLOT'], step=7))\n"
+    )
+    first, second = announce + "mark('zero')\ntime.sleep(600)", announce + "mark('one')\nos.kill(os.getpid(), 9)"
+    ender = "while not (root / 'zero').exists() or mark('looks') < 2: time.sleep(0.05)\ndone()"
+    run_plan(run, scripted("engine-0", first), scripted("engine-1", second), scripted("coordinator-0", ender))
+    found = {name: (one.code, one.step) for name, one in read_obituaries(run).items()}
+    assert found[f"engine-here-1-{pids(run, 'zero')[0]:08x}"] == (-signal.SIGTERM, 7)
+    assert found[f"engine-here-1-{pids(run, 'one')[0]:08x}"] == (-signal.SIGKILL, 7)
 
 
 def test_a_killed_starter_takes_its_roles_with_it(run, tmp_path):
