@@ -87,7 +87,7 @@ def test_a_satellite_dies_and_another_joins_while_the_run_goes_on(cluster, tmp_p
 
 
 def kill_each(run: RunDir, role):
-    wait(run, lambda: set(live_roles(run)) == set(ROLES), 60, "every role up")
+    wait(run, lambda: set(live_roles(run)) == set(ROLES), 300, "every role up")
     for peer in live_roles(run)[role]:
         if is_process(peer.pid, peer.pid_started):
             os.kill(peer.pid, signal.SIGKILL)
