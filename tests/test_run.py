@@ -151,16 +151,20 @@ def going(tmp_path):
     recipe = write_recipe(tmp_path, steps=100000)
     launch = start_prorl(tmp_path, "launch", recipe, "--run-dir", "run")
     root = tmp_path / "run"
-    until(
-        lambda: launch.poll() is not None or ((root / "spool/steps").is_dir() and len(RunDir(root).positions()) > 1),
-        90,
-        "two steps",
-    )
-    assert launch.poll() is None, (tmp_path / "prorl.log").read_text()
-    yield launch
-    launch.kill()
-    launch.wait()
-    until(lambda: not processes_of(tmp_path), 10, "the end of its processes")
+    try:
+        until(
+            lambda: (
+                launch.poll() is not None or ((root / "spool/steps").is_dir() and len(RunDir(root).positions()) > 1)
+            ),
+            90,
+            "two steps",
+        )
+        assert launch.poll() is None, (tmp_path / "prorl.log").read_text()
+        yield launch
+    finally:
+        launch.kill()
+        launch.wait()
+        until(lambda: not processes_of(tmp_path), 10, "the end of its processes")
 
 
 def test_one_interrupt_drains_and_a_resume_goes_on(tmp_path, going):
