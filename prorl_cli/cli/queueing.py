@@ -12,7 +12,7 @@ from rich.live import Live
 
 from prorl_cli.cli.ending import show_end
 from prorl_cli.cli.painter import Painter
-from prorl_cli.errors import RecipeError, Unfinished
+from prorl_cli.errors import RecipeError, Unfinished, UserError
 from prorl_cli.recipe import Recipe, counted
 from prorl_cli.report import shown
 from prorl_cli.rundir import RunDir
@@ -65,8 +65,8 @@ def first_submission(run: RunDir, recipe: Recipe, wait: bool) -> int:
     try:
         return next_submission(run, recipe, None, wait)
     except ControllerDown:
-        raise  # it may have arrived: `resume` finds it
-    except SlurmError:
+        raise  # it may have arrived: `resume` and `stop` look for it by its token
+    except UserError:
         shutil.rmtree(run.root, ignore_errors=True)
         raise
 

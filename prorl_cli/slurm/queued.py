@@ -14,7 +14,7 @@ from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.answers import QUEUE_FORMAT, Row, queue_rows
 from prorl_cli.slurm.commands import Refused, slurm
 from prorl_cli.slurm.state import ENDED
-from prorl_cli.slurm.submit import Job, new_token, read_job, submit
+from prorl_cli.slurm.submit import Job, find_job, new_token, read_job, read_request, record_job, submit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ def submitted(run: RunDir) -> list[Job]:
 
 def held(run: RunDir) -> list[Held]:
     """The run's jobs that have not ended, as the queue says; `SlurmError` when nobody can be asked."""
+    _find_lost(run)
     jobs = submitted(run)
     if not jobs:
         return []
@@ -48,6 +49,14 @@ def held(run: RunDir) -> list[Held]:
     except Refused:
         return []
     return sort_out(jobs, rows)
+
+
+def _find_lost(run: RunDir) -> None:
+    """A submission whose answer was lost may have arrived: its job carries its token."""
+    for token in run.tokens():
+        known = read_request(run, token) is None or read_job(run, token) is not None
+        if not known and (found := find_job(token)) is not None:
+            record_job(run, token, found)
 
 
 def sort_out(jobs: Iterable[Job], rows: Iterable[Row]) -> list[Held]:
