@@ -24,7 +24,13 @@ NODES = {"rollout": {"nodes": 2}, "engine": {"nodes": 2, "gpus": 1}, "learner": 
 
 def recipe(topology):
     return Recipe.model_validate_json(
-        json.dumps({**RECIPE, "cluster": {"executor": "slurm", "topology": topology, **NODES}})
+        json.dumps(
+            {
+                **RECIPE,
+                "learner": {"backend": "deepspeed"},
+                "cluster": {"executor": "slurm", "topology": topology, **NODES},
+            }
+        )
     )
 
 
