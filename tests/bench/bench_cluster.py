@@ -15,7 +15,6 @@ from pathlib import Path
 
 from prorl_cli.metrics import read_rows
 from prorl_cli.rundir import RunDir
-from prorl_cli.spool.members import read_endpoints
 from prorl_cli.spool.trajectories import TrajectoryFollower
 from tests.bench.bench_spool import write_index
 from tests.bench.inotify import Watch
@@ -51,20 +50,19 @@ def run_cells(root: Path):
     began = time.time()
     overrides = [word for value in ON_SLURM for word in ("--set", value)]
     prorl("launch", "recipes/quickstart.yaml", "--run-dir", root, *overrides)
-    submitted, run = time.time(), RunDir(root)
-    until(lambda: run.attempts(), 60, "the job's start")
-    started = time.time()
+    run = RunDir(root)
+    until(lambda: run.weight_folders(), 600, "the first weights")
     follower = TrajectoryFollower(run)
-    until(lambda: read_endpoints(run, 1), 300, "the first role")
-    prepared = time.time()
     until(lambda: follower.poll(), 300, "the first trajectory")
     sampled = time.time()
     until(lambda: len(run.weight_folders()) > 1, 300, "the first step")
-    trained = time.time()
+    [job] = run.jobs.glob("submitted-*/job.json")
+    submitted, started = job.stat().st_mtime, run.claim(1).stat().st_mtime
+    prepared, trained = (run.weight(version).stat().st_mtime for version in (0, 1))
     yield cell("prorl launch: checks and submission", submitted - began, "s")
-    yield cell("Slurm: submission to the batch script's first act", started - submitted, "s")
-    yield cell("first role up (Python and its imports)", prepared - started, "s")
-    yield cell("first weights (200 steps of warm start) and first trajectory", sampled - prepared, "s")
+    yield cell("Slurm, and importing prorl: from submission to the attempt", started - submitted, "s")
+    yield cell("warm start of 200 steps", prepared - started, "s")
+    yield cell("roles start (engine: embedded), first trajectory", sampled - prepared, "s")
     yield cell("first trajectory to first step", trained - sampled, "s")
     yield from name_cells(run)
     until(lambda: run.exit(1).exists(), 600, "the end of the run")
