@@ -111,7 +111,8 @@ def last_words(run: RunDir) -> str:
 
 
 class Traces:
-    """What a node shows of a run: taken before it and compared after it, since all nodes are this host."""
+    """What a node shows of a run: taken before it and compared after it, since all nodes are this host. Whatever else
+    this user does meanwhile shows too: run these tests alone."""
 
     NODE = Path(f"/tmp/prorl-{os.getuid()}")
     FOLDERS = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"), NODE)
