@@ -130,10 +130,10 @@ def test_a_submission_whose_answer_was_lost_is_found_again(cluster, tmp_path, ba
 
 def test_the_next_job_waits_for_the_end_and_a_satellite_for_the_start(cluster, tmp_path, batch):
     run, plain = new_run(tmp_path / "run"), {"topology": "single", "engine": {}, "rollout": {}}
-    first = submit(run, batch("sleep 600", **plain, learner={"partition": "short"}), "a")
+    first = submit(run, batch("sleep 600", **plain, learner={"partition": "all"}), "a")
     beside = batch("sleep 600", topology="satellites", rollout={"partition": "gpu"})
     satellite = submit(run, beside, "b", after=first, satellite=0)
-    following = submit(run, batch("true", **plain, learner={"partition": "short"}), "c", after=first)
+    following = submit(run, batch("true", **plain, learner={"partition": "all"}), "c", after=first)
     cluster.wait(satellite, ["RUNNING"])
     assert cluster.state(first) == "RUNNING" and cluster.state(following) == "PENDING"
     cluster.run("scancel", first)
