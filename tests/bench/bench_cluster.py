@@ -30,7 +30,7 @@ TRAJECTORIES, WORKERS = 100_000, 16
 ON_SLURM = [
     "cluster.executor=slurm", "cluster.time=30m", "cluster.rollout.nodes=2", "cluster.rollout.partition=cpu",
     "cluster.engine.partition=gpu", "cluster.engine.gpus=1", "cluster.learner.partition=gpu", "cluster.learner.gpus=1",
-    f"learner.steps={STEPS}", "eval.n=0", "warmstart.steps=200",
+    f"learner.steps={STEPS}", "eval.n=0", "warmstart.steps=200", "rollout.max_resample=16.0",
 ]  # fmt: skip
 
 
