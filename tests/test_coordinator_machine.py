@@ -52,6 +52,20 @@ def test_long_histories_end_with_a_sound_step_log(seed):
     check(World(recipe, choices, reward=reward).run())
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_step_that_is_short_of_groups_with_a_signal_makes_none_behind_it_stale(seed):
+    dice = random.Random(seed)
+    rollout = {
+        "max_staleness": dice.choice([0, 1, 2]), "groups_per_step": 4, "group_size": 3,
+        "max_resample": dice.choice([1.0, 1.5]), "run": {"slots": 64},
+    }  # fmt: skip
+    choices = (dice.randrange(1000) for _ in range(20_000))
+    reward = lambda world, request, member: float(dice.random() < 0.3)  # noqa: E731
+    world = World(make_recipe(rollout=rollout, learner={"steps": 20}), choices, faults=False, reward=reward).run()
+    assert any(len(manifest.groups) < 4 for manifest in world.manifests)
+    assert {dropped.reason for manifest in world.manifests for dropped in manifest.dropped} <= {"zero_variance"}
+
+
 def test_without_faults_nothing_is_dropped_but_groups_without_a_signal():
     dice = random.Random(1)
     world = World(make_recipe(learner={"steps": 12}), (dice.randrange(1000) for _ in range(20_000)), faults=False).run()

@@ -51,13 +51,12 @@ class Batcher:
 
         Groups that are spent make room for others, but behind a straggler only for as many as steps may settle.
         """
-        ordinal = self.counted
         lead = min(weights, self.position) - self.position + 1
         ahead = min(lead + self._recipe.rollout.max_staleness, self.steps_left)
         return (
-            ordinal < ahead * self._recipe.rollout.groups_per_step
+            self.counted < ahead * self._recipe.rollout.groups_per_step
             and len(self.groups) < ahead * self._cap
-            and self.min_version(ordinal) <= weights
+            and self.next_min_version <= weights
         )
 
     def admit(self, clock: float) -> Group:
@@ -68,6 +67,11 @@ class Batcher:
         return group
 
     @property
+    def next_min_version(self) -> int:
+        """The oldest version that may author tokens of the group admitted next."""
+        return self._min_version(self.counted, self._fresh + len(self.groups))
+
+    @property
     def counted(self) -> int:
         """Groups admitted and not consumed that may still be trained on."""
         return len(self.ready) + sum(not group.spent for group in self.groups.values())
@@ -76,17 +80,23 @@ class Batcher:
     def steps_left(self) -> int:
         return max(0, self._recipe.learner.steps - self.position)
 
-    def min_version(self, ordinal: int) -> int:
-        """The oldest version that may author tokens of the group at queue ordinal `ordinal`."""
+    def _min_version(self, ordinal: int, place: int) -> int:
+        """Of the group that has `place` groups of this position ahead of it, `ordinal` of which may be trained on.
+
+        A step takes `groups_per_step` of the latter, or fewer once it has settled the resampling cap of the former: so
+        many steps may pass at most before the group's own.
+        """
         rollout = self._recipe.rollout
-        return max(0, self.restored, self.position + ordinal // rollout.groups_per_step - rollout.max_staleness)
+        full = ordinal // rollout.groups_per_step
+        short = max(0, place - full * rollout.groups_per_step) // self._cap
+        return max(0, self.restored, self.position + full + short - rollout.max_staleness)
 
     def waiting(self) -> Iterator[tuple[Group, int]]:
         """Groups that may still be trained on, in admission order, with their minimum versions."""
         ordinal = len(self.ready)
-        for group in self.groups.values():
+        for place, group in enumerate(self.groups.values(), self._fresh):
             if not group.spent:
-                yield group, self.min_version(ordinal)
+                yield group, self._min_version(ordinal, place)
                 ordinal += 1
 
     def _open(self, clock: float) -> Group:

@@ -215,7 +215,7 @@ class Machine:
             if min_version <= facts.weights:
                 sends += group.hand_out(free, min_version, self._clock)
         while any(count > 0 for count in free.values()) and self.batcher.admissible(facts.weights):
-            min_version = self.batcher.min_version(self.batcher.counted)
+            min_version = self.batcher.next_min_version
             sends += self.batcher.admit(self._clock).hand_out(free, min_version, self._clock)
         return sends
 
