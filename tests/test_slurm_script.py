@@ -142,6 +142,11 @@ def test_an_unknown_placeholder_of_ones_own_is_named(tmp_path):
         script.render(recipe({"templates": str(tmp_path)}), Path("/run"), "t")
 
 
+def deaf_to_nothing():
+    """Tests under nohup hand on an ignored SIGHUP, which bash then cannot hear."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Batch:
     """A rendered script under real bash, with a program of the test's own in the supervisor's place."""
 
@@ -157,7 +162,7 @@ class Batch:
     def start(self, **environment):
         return subprocess.Popen(
             ["bash", self.run.script("token")], stdout=subprocess.PIPE, text=True, cwd=self.run.submission("token"),
-            env={**os.environ, **environment},
+            env={**os.environ, **environment}, preexec_fn=deaf_to_nothing,
         )  # fmt: skip
 
     def end(self):
