@@ -1,4 +1,4 @@
-"""Slurm's spelling of times, sizes and GPUs, both ways. Pure.
+"""Slurm's spelling of times (both ways), sizes and GPUs. Pure.
 
 What Slurm prints for "no number" (`Partition_Limit`, `INVALID`, `N/A` …) is None here, and UNLIMITED is infinity.
 """
@@ -10,10 +10,9 @@ import re
 
 from prorl_cli.recipe.schema import Cluster, Component
 
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_UNITS = {"M": 2**20, "G": 2**30}
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})(?:\.\d+)?")
-_MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGTP]?)B?[nc]?", re.IGNORECASE)
 
 
 def time_text(seconds: float) -> str:
@@ -45,14 +44,6 @@ def memory_text(size: int) -> str:
         if size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"
     return f"{math.ceil(size / 1024)}K"
-
-
-def parse_memory(text: str) -> int | None:
-    """Bytes of `4000`, `4000M`, `1.50G`, `4Gn`; a bare number is MiB."""
-    match = _MEMORY.fullmatch(text.strip())
-    if match is None:
-        return None
-    return int(float(match["number"]) * _UNITS[match["unit"].upper() or "M"])
 
 
 def gpu_directive(cluster: Cluster, asked: Component) -> tuple[str, str]:
