@@ -48,6 +48,11 @@ def test_the_sites_own_options_come_first_so_that_they_cannot_undo_the_runs(sett
     assert "--enforce-eager" not in command(Engine(kind="vllm"), setting)
 
 
+def test_only_a_build_for_cpus_is_kept_from_cutting_prompts(setting):
+    assert "--no-enable-chunked-prefill" in command(Engine(kind="vllm"), setting, on_cpus=True)
+    assert "--no-enable-chunked-prefill" not in command(Engine(kind="vllm"), setting)
+
+
 def test_what_a_server_makes_goes_into_its_scratch_folder_and_it_asks_nobody_outside(setting):
     made = environment(setting, {"PATH": "/bin", "TMPDIR": "/elsewhere", "VLLM_SERVER_DEV_MODE": "0"})
     assert made["PATH"] == "/bin" and made["TMPDIR"] == made["VLLM_RPC_BASE_PATH"] == str(setting.scratch)

