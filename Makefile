@@ -9,6 +9,8 @@ RUN_DIR ?=
 SEED ?=
 SEEDS ?= 1 2 3
 OUT ?= bench.json
+# A file's tests share the runs that its fixtures start.
+WORKERS := --numprocesses=2 --dist=loadfile
 
 .PHONY: demo demo-seeds test soak test-cluster quick check format bench-spool bench-demo bench-cluster clean
 
@@ -35,7 +37,7 @@ demo-seeds: $(VENV)/ready ## the quickstart on three seeds; fails when one gains
 	$(BIN)/python -m tests.demo_seeds $(SEEDS)
 
 test: $(VENV)/ready ## every test that needs no installed service, under ten minutes
-	$(BIN)/python -m pytest -m "not soak and not cluster"
+	$(BIN)/python -m pytest $(WORKERS) -m "not soak and not cluster"
 
 soak: $(VENV)/ready ## whole runs under a hundred kills, and the shuffled-reward control
 	$(BIN)/python -m pytest -m soak
@@ -44,7 +46,7 @@ test-cluster: $(CLUSTER_VENV)/ready ## on a real Slurm of four nodes on this mac
 	$(CLUSTER_BIN)/python -m pytest -m cluster
 
 quick: $(VENV)/ready ## the inner loop, under 90 seconds
-	$(BIN)/python -m pytest -q -m "not slow and not soak and not cluster"
+	$(BIN)/python -m pytest -q $(WORKERS) -m "not slow and not soak and not cluster"
 
 check: $(VENV)/ready ## format, lint, types, architecture
 	$(BIN)/ruff format --check .
