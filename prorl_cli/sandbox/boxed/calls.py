@@ -1,7 +1,7 @@
 """What a tool must offer to be served in a box: a call in progress, and a session that outlives its calls.
 
-Declarations only. The box's first process drives both in one loop (`supervisor`): it alone polls, reaps and keeps time,
-so that a session needs no process that the policy could kill. Implemented by `forking` and by the tools that keep state.
+Declarations only. The box's first process drives both in one loop (`supervisor`): it alone polls, reaps and keeps
+time, so that a session needs no process that the policy could kill. Implemented by `forking` and by tools with state.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Result = dict[str, Any]
-"""`outcome` (ok, error, timeout, limit:NAME, killed), `output` for the policy, `facts` for graders: small JSON values."""
+"""`outcome` (ok, error, timeout, limit:NAME, killed), `output` for the policy, `facts` (small JSON values) for graders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
