@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Result = dict[str, Any]
-"""`outcome` (ok, error, timeout, limit:NAME, killed), `output` for the policy, `facts` (small JSON values) for graders."""
+"""`outcome` (ok, error, timeout, limit:NAME, killed), `output` for the policy, `facts` (small JSON) for graders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
