@@ -54,10 +54,16 @@ class Call(Protocol):
 
 
 class Session(Protocol):
-    """A tool with state. One call at a time."""
+    """A tool with state. One call at a time; what the rest of the time needs, between calls of whatever tool."""
 
     def call(self, arguments: dict[str, Any], deadline: float) -> Call:
         """Begin one; it is over by `deadline` (monotonic) and a short grace."""
 
+    def descriptors(self) -> Sequence[int]:
+        """Those to wait for reading on while no call of this session is in progress: what its processes still say."""
+
+    def ready(self, descriptor: int) -> None:
+        """There is something to read, while no call of this session is in progress."""
+
     def ended(self, pid: int, status: int) -> None:
-        """A child of the box ended between two calls."""
+        """A child of the box ended while no call of this session was in progress."""
