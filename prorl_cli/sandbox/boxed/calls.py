@@ -56,6 +56,10 @@ class Call(Protocol):
 class Session(Protocol):
     """A tool with state. One call at a time; what the rest of the time needs, between calls of whatever tool."""
 
+    @property
+    def root(self) -> int:
+        """The one process that keeps the state; 0 while there is none. What floods the box is ended before it."""
+
     def call(self, arguments: dict[str, Any], deadline: float) -> Call:
         """Begin one; it is over by `deadline` (monotonic) and a short grace."""
 
