@@ -57,7 +57,10 @@ class Sandbox(Section):
     """`apptainer` (or `singularity`, where that is installed) runs tools in `image`. `auto` takes bwrap where it works,
     else `process`, which promises no isolation."""
     image: str = ""
-    """With `runtime: apptainer`: the image, a SIF file or an unpacked folder that every rollout node can read."""
+    """What boxes are made of, readable by every rollout node: an unpacked folder, or with `runtime: apptainer` a SIF
+    file as well."""
+    unsafe: bool = False
+    """Let `bash`, `python` and `edit` run without walls, as `runtime: process` does: they can then do all that you can."""
     tool_timeout: Duration = 10.0
     """Wall clock of one tool call."""
     memory: Size = 2**28
@@ -66,13 +69,15 @@ class Sandbox(Section):
     """Processes of one box."""
     cpu: Duration = 60.0
     """CPU time of one box."""
+    disk: Size = 2**30
+    """What one box may write to its node's disk."""
 
     @model_validator(mode="after")
     def _an_image_and_its_runtime_go_together(self) -> Sandbox:
         if self.runtime == "apptainer" and not self.image:
             raise ValueError("`runtime: apptainer` needs `image`: a SIF file, or the folder of an unpacked image")
-        if self.image and self.runtime != "apptainer":
-            raise ValueError(f"`image` is for `runtime: apptainer`, not for {self.runtime!r}")
+        if self.image and self.runtime not in ("apptainer", "bwrap"):
+            raise ValueError(f"`image` is for `runtime: apptainer` or `bwrap`, not for {self.runtime!r}")
         return self
 
 
@@ -328,6 +333,16 @@ class Recipe(Section):
     def _the_tiny_model_speaks_tiny(self) -> Recipe:
         if self.model == TINY and self.agent.renderer != "tiny":
             raise ValueError(f"the model `{TINY}` speaks only `agent.renderer: tiny`, not {self.agent.renderer!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _tools_that_can_do_anything_have_walls(self) -> Recipe:
+        mighty = [name for name in self.agent.tools if name in ("bash", "python", "edit")]
+        if mighty and self.sandbox.runtime == "process" and not self.sandbox.unsafe:
+            raise ValueError(
+                f"`sandbox.runtime: process` has no walls, and {', '.join(mighty)} can do all that you can: take another "
+                "runtime, or say `sandbox.unsafe: true`"
+            )
         return self
 
     @model_validator(mode="after")

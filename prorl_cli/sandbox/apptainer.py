@@ -110,8 +110,11 @@ def _brought(python: root.Python) -> Iterable[tuple[str, str]]:
 
 def _serve(python: root.Python, sandbox: Sandbox, tools: Sequence[Path]) -> list[str]:
     loader = [f"{HOME}/python/loader", "--library-path", f"{HOME}/python/shared"]
-    limits = {"memory": sandbox.memory, "cpu": sandbox.cpu, "processes": sandbox.processes}
     folders = [HOME + folder for folder in root.boxed_tools(tools)]
-    config = {"limits": limits, "tools": folders, "hidden": [HOME + folder for folder in python.hidden]}
+    config = {
+        "limits": root.limits_of(sandbox),
+        "tools": folders,
+        "hidden": [HOME + folder for folder in python.hidden],
+    }
     program = [f"{HOME}{python.executable}", *root.FLAGS, "-c", root.FURNISH, HOME, json.dumps(config)]
     return [*loader, *program]

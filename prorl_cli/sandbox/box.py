@@ -76,7 +76,8 @@ class Box:
         except BaseException:
             self.kill()
             raise
-        return ToolResult(output=reply.output, outcome=reply.outcome, seconds=time.monotonic() - began)
+        seconds = time.monotonic() - began
+        return ToolResult(output=reply.output, outcome=reply.outcome, seconds=seconds, facts=reply.facts)
 
     async def _ask(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Reply:
         self._calls += 1

@@ -184,7 +184,7 @@ def _spawn(command: list[str], control: socket.socket, errors: IO[bytes]) -> sub
 def _configuration(runtime: str, sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
     return {
         "runtime": runtime,
-        "limits": {"memory": sandbox.memory, "cpu": sandbox.cpu, "processes": sandbox.processes},
+        "limits": root.limits_of(sandbox),
         "scratch": str(scratch),
         "worker": os.getpid(),
     }

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
-from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, EXIT_OWN_DOING, EXIT_SETUP
+from prorl_cli.sandbox.boxed.forking import EXIT_OWN_DOING
+from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, EXIT_SETUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """One answered call; all outcomes are the policy's doing.
 
-    `outcome`: ok, error, timeout, limit:memory, limit:cpu, limit:processes, dead. `output` is for the policy to
-    read. `seconds` from asking to answer.
+    `outcome`: ok, error, timeout, limit:memory, limit:cpu, limit:processes, limit:disk, dead. `output` is for the
+    policy to read, `facts` (exit code, working folder, bytes omitted …) are for graders. `seconds` from asking to
+    answer.
     """
 
     output: str
     outcome: str
     seconds: float
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,7 @@ class Reply(msgspec.Struct, frozen=True):
     id: int
     outcome: str
     output: str = ""
+    facts: dict[str, Any] = {}
 
 
 class Ended(msgspec.Struct, frozen=True):

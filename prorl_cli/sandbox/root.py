@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from prorl_cli.errors import UserError
+from prorl_cli.recipe import Sandbox
 
 CODE = Path(__file__).parent
 """Its `boxed` folder is all of prorl that a box sees."""
@@ -56,6 +57,11 @@ class Python:
     executable: str
     binds: tuple[tuple[str, str], ...]
     hidden: tuple[str, ...]
+
+
+def limits_of(sandbox: Sandbox) -> dict[str, float]:
+    """What a box is told of its limits (`boxed.watch.Limits`)."""
+    return {"memory": sandbox.memory, "cpu": sandbox.cpu, "processes": sandbox.processes, "disk": sandbox.disk}
 
 
 def is_root() -> bool:

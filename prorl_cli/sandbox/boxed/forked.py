@@ -17,9 +17,11 @@ from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import inside, isolation, tree
 from prorl_cli.sandbox.boxed.folders import private_folder
+from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.kinds import Box
-from prorl_cli.sandbox.boxed.supervisor import CLEAR_S, EXIT_CLOSED, Limits, leave
-from prorl_cli.sandbox.boxed.tools import Tool, load_tools, rehearse
+from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, leave
+from prorl_cli.sandbox.boxed.tools import load_tools, rehearse
+from prorl_cli.sandbox.boxed.watch import Limits
 
 LEAVE_S = 0.5
 """How long a `process` box may take to leave when told, before its tree is killed."""
@@ -32,7 +34,7 @@ class _Forked:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._limits = Limits(**config["limits"])
-        self._loaded: dict[str, Tool] = load_tools(config["tools"])
+        self._loaded = load_tools(config["tools"])
         self.tools = sorted(self._loaded)
 
     def prepare(self) -> None:
@@ -117,7 +119,7 @@ class Walled(_Forked):
         os.setsid()
         isolation.limit_processes(self._limits.processes)
         isolation.drop_capabilities()
-        inside.serve(hand, self._loaded, self._limits)
+        inside.serve(hand, self._loaded, self._limits, "/tmp")
 
 
 class Plain(_Forked):
@@ -164,5 +166,6 @@ class Plain(_Forked):
                 os.mkdir(own, 0o700)  # noqa: PTH102 - see `isolation._write`
                 os.chdir(own)
                 os.environ["HOME"] = os.environ["TMPDIR"] = own
-                inside.serve(hand, self._loaded, self._limits)
+                written = os.open(own, os.O_PATH | os.O_DIRECTORY)
+                inside.serve(hand, self._loaded, self._limits, own, [written])
         return pid

@@ -14,8 +14,8 @@ import sys
 from typing import NoReturn
 
 from prorl_cli.sandbox.boxed import inside, isolation
-from prorl_cli.sandbox.boxed.supervisor import Limits
 from prorl_cli.sandbox.boxed.tools import load_tools, rehearse
+from prorl_cli.sandbox.boxed.watch import Limits
 
 _KINDS = isolation.CLONE_NEWUSER | isolation.CLONE_NEWNS | isolation.CLONE_NEWUTS
 _RUNTIMES_OWN = ("APPTAINER", "SINGULARITY", "LD_", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "USER", "LOGNAME")
@@ -39,7 +39,7 @@ def main() -> NoReturn:
     isolation.die_with_parent(0)  # the launcher is in another process list
     rehearse(tools)
     hand.send(b".")
-    inside.serve(hand, tools, limits)
+    inside.serve(hand, tools, limits, "/tmp")
 
 
 def _refuse_without_walls() -> None:

@@ -7,27 +7,32 @@ first. Called by `forked` and `furnished`.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from prorl_cli.sandbox.boxed import isolation
 from prorl_cli.sandbox.boxed.frames import pack
-from prorl_cli.sandbox.boxed.supervisor import EXIT_SETUP, Limits, Supervisor
-from prorl_cli.sandbox.boxed.tools import Tool
+from prorl_cli.sandbox.boxed.supervisor import EXIT_SETUP, Supervisor
+from prorl_cli.sandbox.boxed.watch import Limits, Watch
 
 LINK = 3
 
 
-def serve(hand: socket.socket, tools: dict[str, Tool], limits: Limits) -> NoReturn:
-    """Serve whoever's socket comes through `hand`."""
-    hand = _only_descriptor(hand)
+def serve(
+    hand: socket.socket, tools: dict[str, ModuleType], limits: Limits, home: str, written: Sequence[int] = ()
+) -> NoReturn:
+    """Serve whoever's socket comes through `hand`; the policy's work begins in `home`, and the folders open as
+    `written` count as disk."""
+    hand, written = _only_descriptors(hand, written)
     isolation.be_first_to_go()
     isolation.forbid_new_privileges()
     isolation.set_dumpable(False)
-    Supervisor(_take_link(hand), tools, limits).serve()
+    Supervisor(_take_link(hand), tools, Watch(limits, written), home).serve()
 
 
 @contextlib.contextmanager
@@ -53,11 +58,13 @@ def _take_link(hand: socket.socket) -> socket.socket:
     return socket.socket(fileno=fds[0])
 
 
-def _only_descriptor(hand: socket.socket) -> socket.socket:
-    """Close all but this one (as 3) and three /dev/null."""
+def _only_descriptors(hand: socket.socket, written: Sequence[int]) -> tuple[socket.socket, Sequence[int]]:
+    """Close all but these (from 3 on) and three /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in (hand.detach(), *written)]  # out of each other's way
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    os.dup2(hand.detach(), LINK)
-    os.closerange(LINK + 1, 1 << 20)
-    return socket.socket(fileno=LINK)
+    for number, fd in enumerate(kept):
+        os.dup2(fd, LINK + number, inheritable=False)
+    os.closerange(LINK + len(kept), 1 << 20)
+    return socket.socket(fileno=LINK), range(LINK + 1, LINK + len(kept))

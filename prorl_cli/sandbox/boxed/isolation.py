@@ -161,17 +161,20 @@ def be_first_to_go() -> None:
 
 
 def limit_processes(count: int) -> None:
-    """At most `count` processes in this user namespace, besides its first one.
+    """At most one more than `count` processes in this user namespace, besides its first one: the one that tells who
+    watches that they are too many.
 
     Before Linux 5.14 the kernel counts all processes of the user instead, so nothing is limited there.
     """
     major, minor = (int(part) for part in os.uname().release.split(".")[:2])
     if (major, minor) >= (5, 14):
-        resource.setrlimit(resource.RLIMIT_NPROC, (count + 1, count + 1))
+        resource.setrlimit(resource.RLIMIT_NPROC, (count + 2, count + 2))
 
 
 def limit_tool(memory: int, cpu: int) -> None:
-    """Bytes of address space and seconds of CPU for this process; the second past `cpu` kills what ignores SIGXCPU."""
+    """Bytes of address space (0: any) and seconds of CPU for this process; the second past `cpu` kills what ignores
+    SIGXCPU."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    if memory:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))

@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import isolation, tree
 from prorl_cli.sandbox.boxed.folders import private_folder
+from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.kinds import Box
-from prorl_cli.sandbox.boxed.supervisor import CLEAR_S, EXIT_CLOSED, EXIT_SETUP
+from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, EXIT_SETUP
 
 START_S = 100.0
 """From launching a box until it is up (0.1–0.5 s on an idle machine); then it counts as stuck."""

@@ -13,7 +13,8 @@ import signal
 from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import frames
-from prorl_cli.sandbox.boxed.tools import Tool, ToolError
+from prorl_cli.sandbox.boxed.calls import Result
+from prorl_cli.sandbox.boxed.tools import Run, ToolError
 
 MAX_OUTPUT = 256 * 1024
 """Characters of one tool result; the agent cuts further, to tokens."""
@@ -22,10 +23,8 @@ _EXIT_MEMORY, _EXIT_PROCESSES = 66, 67
 _EXHAUSTED = {errno.ENOMEM: _EXIT_MEMORY, errno.EAGAIN: _EXIT_PROCESSES}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP}
 
-Result = dict[str, Any]
 
-
-def run(tool: Tool, arguments: dict[str, Any], out: int) -> NoReturn:
+def run(tool: Run, arguments: dict[str, Any], out: int) -> NoReturn:
     """Run the tool, write its result as one frame to file descriptor `out`, exit.
 
     Without memory or processes there may be none left to say so: then the exit code does.
@@ -39,7 +38,7 @@ def run(tool: Tool, arguments: dict[str, Any], out: int) -> NoReturn:
     os._exit(0)
 
 
-def _result(tool: Tool, arguments: dict[str, Any]) -> Result:
+def _result(tool: Run, arguments: dict[str, Any]) -> Result:
     try:
         return {"outcome": "ok", "output": tool(arguments)[:MAX_OUTPUT]}
     except ToolError as error:
@@ -70,13 +69,13 @@ def failed(why: str) -> Result:
     return {"outcome": "error", "output": f"error: {why}"[:MAX_OUTPUT]}
 
 
-def verdict(status: int, cpu_used: float, cpu_limit: int) -> Result:
+def verdict(status: int) -> Result:
     """What became of a child that ended with wait status `status` and left no result."""
     if os.WIFEXITED(status):
         limit = {_EXIT_MEMORY: "memory", _EXIT_PROCESSES: "processes"}.get(os.WEXITSTATUS(status))
         return limited(limit) if limit else failed("the tool ended without a result")
     ending = os.WTERMSIG(status)
-    if ending == signal.SIGXCPU or (ending == signal.SIGKILL and cpu_used >= cpu_limit):
+    if ending == signal.SIGXCPU:
         return limited("cpu")
     name = signal.Signals(ending).name if ending in set(signal.Signals) else f"signal {ending}"
     if ending in _CRASHES:

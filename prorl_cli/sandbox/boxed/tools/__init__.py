@@ -1,4 +1,5 @@
-"""Tools as files: `NAME.py` in a tools folder serves tool NAME through `run(arguments) -> str`.
+"""Tools as files: `NAME.py` in a tools folder serves tool NAME through `run(arguments) -> str`, or, where it keeps
+state between calls, through `open_session(setting) -> Session` (see `calls`).
 
 `WARM`, if a file has it, are arguments with which the zygote rehearses the tool before any box is forked: what
 Python fills in on first use is then inherited, not copied page by page in every box.
@@ -13,35 +14,35 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _REHEARSALS = 32
 
-Tool = Callable[[dict[str, Any]], str]
+Run = Callable[[dict[str, Any]], str]
 
 
 class ToolError(Exception):
     """The policy's mistake, in words it can read."""
 
 
-def load_tools(folders: Iterable[str]) -> dict[str, Tool]:
-    """Tool name to its `run`, from every `*.py` of the folders (not `__init__`)."""
+def load_tools(folders: Iterable[str]) -> dict[str, ModuleType]:
+    """Tool name to its module, from every `*.py` of the folders (not `__init__`)."""
     return {path.stem: _load(path) for folder in folders for path in sorted(Path(folder).glob("[!_]*.py"))}
 
 
-def rehearse(tools: dict[str, Tool]) -> None:
+def rehearse(tools: dict[str, ModuleType]) -> None:
     """Run every tool that has `WARM` arguments often enough for the interpreter to specialise its code."""
-    for run in tools.values():
-        warm: dict[str, Any] | None = getattr(sys.modules[run.__module__], "WARM", None)
+    for tool in tools.values():
+        warm = getattr(tool, "WARM", None)
         for _ in range(_REHEARSALS if warm else 0):
-            run(warm or {})
+            tool.run(warm)
 
 
-def _load(path: Path) -> Tool:
+def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"prorl_tool_{path.stem}", path)
     assert spec and spec.loader, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    run: Tool = module.run
-    return run
+    return module

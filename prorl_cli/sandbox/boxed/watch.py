@@ -1,0 +1,138 @@
+"""What a box's processes may use together, without root and without cgroups: looked at a few times a second.
+
+`judge` decides purely which limit is passed and who has to go for it; `Watch` gathers the facts and ends them. Memory
+is what the processes hold (shared pages counted once), not files in memory: those are bounded where they are mounted.
+Called by the supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from prorl_cli.sandbox.boxed import processes, tree
+from prorl_cli.sandbox.boxed.processes import Process
+
+LOOK_S = 0.25
+"""Between two looks while something runs."""
+HASTE_S = 0.02
+"""After a limit was hit: whoever was killed needs a moment to be gone."""
+WALK_SHARE = 0.05
+"""Most of the time that may go into adding up what was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one box: bytes of memory, seconds of `cpu` from first to last, `processes` at once, bytes on `disk`."""
+
+    memory: int
+    cpu: float
+    processes: int
+    disk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a look has found. `memory` and `disk` only need to be right near their limits."""
+
+    living: Sequence[Process]
+    memory: int
+    cpu_s: float
+    disk: int
+    disk_grew: bool
+
+
+def judge(usage: Usage, limits: Limits) -> str:
+    """The limit that is passed, or nothing. A full disk that nothing fills further is no news: it can be tidied."""
+    if usage.cpu_s >= limits.cpu:
+        return "cpu"
+    if usage.memory > limits.memory:
+        return "memory"
+    if usage.disk > limits.disk and usage.disk_grew:
+        return "disk"
+    return "processes" if len(usage.living) > limits.processes else ""
+
+
+def victims(what: str, living: Sequence[Process], roots: Collection[int], size: dict[int, int]) -> set[int]:
+    """Who has to go: for `cpu` all, for `processes` all but those that keep a session's state, else the one with the
+    largest `size` (bytes it holds or has written) and what it has started."""
+    everybody = {process.pid for process in living}
+    if what == "cpu":
+        return everybody
+    if what == "processes":
+        return everybody - set(roots)
+    heaviest = max(everybody, key=lambda pid: size.get(pid, 0), default=0)
+    return processes.branch(living, {heaviest}) if heaviest else set()
+
+
+class Watch:
+    """Over everything below this process. `written` are descriptors of the folders that count as disk."""
+
+    def __init__(self, limits: Limits, written: Sequence[int] = ()) -> None:
+        self.limits = limits
+        self._folders = written
+        self._reaped_s = 0.0
+        self._disk = 0
+        self._walk_at = 0.0
+        self.due = math.inf
+
+    def wake(self, now: float) -> None:
+        """Something runs again, or may do so."""
+        self.due = min(self.due, now + LOOK_S)
+
+    def reaped(self, cpu_s: float) -> None:
+        """A process has ended that used so much, with all that it had waited for."""
+        self._reaped_s += cpu_s
+
+    @property
+    def cpu_left_s(self) -> float:
+        """Not counting what still runs."""
+        return max(0.0, self.limits.cpu - self._reaped_s)
+
+    def look(self, now: float, roots: Collection[int]) -> str:
+        """The limit that was passed and for which processes were ended, or nothing."""
+        living = processes.below(os.getpid())
+        usage = self._usage(living, now)
+        what = judge(usage, self.limits)
+        if what:
+            self._end(what, living, roots)
+        self.due = now + (HASTE_S if what else LOOK_S) if living else math.inf
+        return what
+
+    def _usage(self, living: Sequence[Process], now: float) -> Usage:
+        memory = sum(process.resident for process in living)
+        if memory > self.limits.memory:  # only then worth the price
+            memory = sum(processes.proportional(process.pid) or process.resident for process in living)
+        before = self._disk
+        if self._folders and now >= self._walk_at:
+            self._walk()
+        cpu_s = self._reaped_s + sum(process.cpu_s for process in living)
+        return Usage(living=living, memory=memory, cpu_s=cpu_s, disk=self._disk, disk_grew=self._disk > before)
+
+    def _walk(self) -> None:
+        began = time.monotonic()
+        self._disk = sum(map(size_below, self._folders))
+        ended = time.monotonic()
+        self._walk_at = ended + (ended - began) / WALK_SHARE
+
+    def _end(self, what: str, living: Sequence[Process], roots: Collection[int]) -> None:
+        sizes = {process.pid: process.resident for process in living}
+        if what == "disk":
+            sizes = {process.pid: processes.written(process.pid) for process in living}
+        for pid in victims(what, living, roots, sizes):
+            tree.kill(pid)
+
+
+def size_below(folder: int) -> int:
+    """Bytes on disk of everything below the folder open as `folder`; what cannot be read counts nothing."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for _, folders, files, at in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
+            for name in [*folders, *files]:
+                with contextlib.suppress(OSError):
+                    total += os.stat(name, dir_fd=at, follow_symlinks=False).st_blocks * 512
+    return total
