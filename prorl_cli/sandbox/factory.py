@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from prorl_cli.errors import InfraError, UserError
 from prorl_cli.recipe import Sandbox
-from prorl_cli.sandbox import root
+from prorl_cli.sandbox import capabilities, root
 from prorl_cli.sandbox.apptainer import Apptainer
 from prorl_cli.sandbox.box import Box
 from prorl_cli.sandbox.parent import Parent
@@ -24,8 +24,11 @@ from prorl_cli.trajectory import ErrorClass
 log = logging.getLogger(__name__)
 
 
-async def open_boxes(sandbox: Sandbox, *, scratch: Path, tools: Sequence[Path] = ()) -> BoxFactory:
-    """A factory with a warm parent. `scratch`: a folder on this node's own disk; `tools`: folders of further tools.
+async def open_boxes(
+    sandbox: Sandbox, *, scratch: Path, serve: Collection[str] = ("calculator",), tools: Sequence[Path] = ()
+) -> BoxFactory:
+    """A factory with a warm parent. `scratch`: a folder on this node's own disk; `serve`: prorl's tools that are
+    wanted; `tools`: folders of further tools.
 
     Raises `UserError` where the recipe's runtime cannot be had.
     """
@@ -33,6 +36,7 @@ async def open_boxes(sandbox: Sandbox, *, scratch: Path, tools: Sequence[Path] =
     folders = (root.TOOLS, *tools)
     match sandbox.runtime:
         case "process":
+            capabilities.check("process", sandbox, serve)
             return await _opened(Process(), sandbox, scratch, folders)
         case "apptainer":
             sweep_mounts()
@@ -43,6 +47,7 @@ async def open_boxes(sandbox: Sandbox, *, scratch: Path, tools: Sequence[Path] =
         if sandbox.runtime == "bwrap":
             raise
         log.warning("%s; boxes run as plain processes", error)
+        capabilities.check("process", sandbox, serve)
         return await _opened(Process(), sandbox, scratch, folders)
 
 
