@@ -243,16 +243,23 @@ def test_a_killed_worker_leaves_no_process_mount_or_folder_of_a_packed_image(tmp
     assert os.listdir(tmp_path) == []
 
 
+def mounts(zygote):
+    """What serves the images of its boxes, two processes each."""
+    for launcher in zygote.children():
+        with suppress(psutil.NoSuchProcess):
+            yield from (process for process in launcher.children() if "fuse" in process.name())
+
+
 def test_mounts_whose_launcher_went_with_its_zygote_end_at_the_next_start_and_no_others(tmp_path):
     async def scene():
         async with boxes("sif", tmp_path / "living") as factory, boxes("sif", tmp_path / "killed") as killed:
             box, _ = await factory.start(), await killed.start()
             zygote = psutil.Process(killed._parent._process.pid)
-            launchers = zygote.children()
-            daemons = [process for launcher in launchers for process in launcher.children() if "fuse" in process.name()]
+            await until(lambda: len(list(mounts(zygote))) == 2 * 3, within_s=30)  # the box and two spare ones
+            launchers, daemons = zygote.children(), list(mounts(zygote))
             for process in (zygote, *launchers):
                 process.kill()
-            assert len(daemons) >= 4 and all(process.is_running() for process in daemons)
+            assert all(process.is_running() for process in daemons)
             sweep_mounts()
             psutil.wait_procs(daemons, timeout=5)
             assert not any(process.is_running() for process in daemons)
