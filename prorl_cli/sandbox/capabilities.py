@@ -50,7 +50,6 @@ RUNTIMES = {
         no_power=True,
         unkillable=True,
         images=("sif", "folder"),
-        layer=True,
     ),
     "bwrap": Capabilities(processes=True, files=True, no_network=True, no_power=True, unkillable=True, images=()),
     "process": Capabilities(
