@@ -30,7 +30,7 @@ TRAJECTORIES, WORKERS = 100_000, 16
 ON_SLURM = [
     "cluster.executor=slurm", "cluster.time=30m", "cluster.rollout.nodes=2", "cluster.rollout.partition=cpu",
     "cluster.engine.partition=gpu", "cluster.engine.gpus=1", "cluster.learner.partition=gpu", "cluster.learner.gpus=1",
-    f"learner.steps={STEPS}", "eval.n=0", "warmstart.steps=200", "rollout.max_resample=16.0",
+    f"learner.steps={STEPS}", "eval.n=0", "warmstart.steps=200",
 ]  # fmt: skip
 
 
@@ -69,9 +69,9 @@ def run_cells(root: Path):
 
 
 def name_cells(run: RunDir):
-    until(lambda: step(run) >= WINDOW[0], 300, "some steps")
+    reach(run, WINDOW[0])
     first, began, watch, before = step(run), time.monotonic(), Watch(run.root), finished(run)
-    until(lambda: step(run) >= WINDOW[1], 600, "more steps")
+    reach(run, WINDOW[1])
     last, seconds, counts = step(run), time.monotonic() - began, dict(watch.counts)
     thousands = (finished(run) - before) / 1000
     names = sum(counts.get(kind, 0) for kind in ("created", "renamed", "removed"))
@@ -80,6 +80,11 @@ def name_cells(run: RunDir):
     for kind in ("created", "renamed", "removed"):
         yield cell(f"  {kind}", counts.get(kind, 0) / thousands, "names")
     yield cell("opens by everybody, most of them polling", counts.get("opened", 0) / seconds, "opens/s")
+
+
+def reach(run, wanted):
+    until(lambda: step(run) >= wanted or run.exit(1).exists(), 600, f"step {wanted}")
+    assert step(run) >= wanted, f"the run ended early: {run.exit(1).read_text()}"
 
 
 def step(run):
