@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "prorl_cli"
 
 FLOORS = {
-    "errors": 0, "trajectory": 0,
+    "errors": 0, "trajectory": 0, "nodelocal": 0,
     "recipe": 1, "rundir": 1, "fsio": 1, "wire": 1,
     "spool": 2, "metrics": 2,
     "role": 3,

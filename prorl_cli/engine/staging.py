@@ -6,27 +6,24 @@ engines that were killed together with their keeper are removed by the next engi
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prorl_cli import nodelocal
 from prorl_cli.engine.swap import Unproved
 from prorl_cli.errors import UserError
 from prorl_cli.spool.canary import Canary, read_canary
 from prorl_cli.spool.weights import WeightManifest
 
 PREFIX = "prorl-engine-"
-NEW_S = 60.0
-"""A folder this young may not be locked yet."""
 SOCKET_PATH = 107
 """Bytes that the path of a Unix socket may have."""
 SOCKET_NAME = 48
@@ -58,31 +55,13 @@ def scratch() -> Iterator[Path]:
     base = Path(tempfile.gettempdir())
     if len(str(base)) + len(PREFIX) + SOCKET_NAME > SOCKET_PATH:
         base = Path("/tmp")
-    _sweep(base)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    nodelocal.sweep(base, PREFIX)
+    made = nodelocal.make(base, PREFIX)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+        yield made.folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _sweep(base: Path) -> None:
-    for folder in base.glob(f"{PREFIX}*"):
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-        except OSError:
-            continue  # gone meanwhile, or somebody else's
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if time.time() - os.fstat(lock).st_mtime > NEW_S:
-                shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(lock)
+        nodelocal.remove(made.folder)
+        os.close(made.lock)
 
 
 def stage(into: Path, folder: Path, manifest: WeightManifest) -> Staged:

@@ -41,6 +41,7 @@ class Apptainer:
     name = "apptainer"
     remedy = "`apptainer exec IMAGE true` must work on every rollout node; or say sandbox.runtime: bwrap"
     ready_s = 10.0 + _TAIL_S
+    writes = True
 
     def __init__(self, image: str) -> None:
         self.image = str(Path(image).absolute())

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -20,6 +19,7 @@ from typing import IO, Any
 
 import msgspec
 
+from prorl_cli import nodelocal
 from prorl_cli.errors import InfraError, UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import root
@@ -32,6 +32,9 @@ BOOT_S = 30.0
 LEAVE_S = 15.0
 """For a zygote to take its boxes down when told (it gives up after 10), before it is killed itself."""
 
+PREFIX = "boxes-"
+"""Of the folders in which zygotes keep what their boxes write to the node's disk."""
+
 LOST = "its parent process (the zygote) is gone"
 
 
@@ -42,13 +45,18 @@ class Parent:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes], ready_s: float
+        self,
+        process: subprocess.Popen[bytes],
+        control: socket.socket,
+        errors: IO[bytes],
+        own: nodelocal.Private | None,
+        ready_s: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = process
         self._control = control
         self._errors = errors
-        self._folder: Path | None = None
+        self._own = own
         self._numbers = 0
         self._ends: dict[int, Callable[[Ended], None]] = {}
         self._greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
@@ -63,29 +71,34 @@ class Parent:
         with theirs, contextlib.ExitStack() as undo:
             undo.enter_context(ours)
             errors = undo.enter_context(tempfile.TemporaryFile())
+            own = await asyncio.to_thread(_own_folder, scratch) if runtime.writes else None
+            undo.callback(_give_up, own)
             command = await asyncio.to_thread(runtime.command, theirs.fileno(), tools)
             facts = await asyncio.to_thread(runtime.facts, sandbox, tools)
-            parent = cls(_spawn(command, theirs, errors), ours, errors, runtime.ready_s)
+            parent = cls(_spawn(command, theirs, errors), ours, errors, own, runtime.ready_s)
             undo.pop_all()
         try:
-            await parent._greet(_configuration(runtime.name, sandbox, scratch) | facts)
+            await parent._greet(_configuration(runtime.name, sandbox, own) | facts)
         except BaseException:
             parent.kill()
             raise
         return parent
 
     async def _greet(self, configuration: dict[str, Any]) -> None:
+        """Configure it, and hand it the lock on its folder."""
         self._control.setblocking(False)
         self._loop.add_reader(self._control, self._hear)
+        locks = [self._own.lock] if self._own else []
         with contextlib.suppress(OSError):  # it died at once: the reader says so
-            self._control.send(json.dumps(configuration).encode())
+            socket.send_fds(self._control, [json.dumps(configuration).encode()], locks)
+        for lock in locks:
+            os.close(lock)
         try:
             async with asyncio.timeout(BOOT_S):
                 greeting = await self._greeting
         except TimeoutError:
             raise UserError(f"the boxes' parent process did not come up within {BOOT_S:g} s") from None
         self.tools = frozenset(greeting["tools"])
-        self._folder = Path(greeting["folder"]) if greeting["folder"] else None
 
     def _hear(self) -> None:
         try:
@@ -163,8 +176,8 @@ class Parent:
             self._process.kill()
             self._process.wait()
         self._errors.close()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._own:
+            nodelocal.remove(self._own.folder)
 
 
 def _spawn(command: list[str], control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -181,10 +194,23 @@ def _spawn(command: list[str], control: socket.socket, errors: IO[bytes]) -> sub
     )
 
 
-def _configuration(runtime: str, sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
+def _own_folder(scratch: Path) -> nodelocal.Private:
+    try:
+        return nodelocal.make(scratch, PREFIX)
+    except OSError as error:
+        raise UserError(f"boxes cannot be started: {error}") from error
+
+
+def _give_up(own: nodelocal.Private | None) -> None:
+    if own:
+        nodelocal.remove(own.folder)
+        os.close(own.lock)
+
+
+def _configuration(runtime: str, sandbox: Sandbox, own: nodelocal.Private | None) -> dict[str, Any]:
     return {
         "runtime": runtime,
         "limits": root.limits_of(sandbox),
-        "scratch": str(scratch),
+        "folder": str(own.folder) if own else "",
         "worker": os.getpid(),
     }

@@ -17,12 +17,14 @@ from prorl_cli.sandbox import root
 
 
 class Runtime(Protocol):
-    """`image` is what a record says its calls ran in; a box is ready within `ready_s` of being asked for."""
+    """`image` is what a record says its calls ran in; a box is ready within `ready_s` of being asked for. Its zygote
+    gets a folder on the node's disk if the boxes have `writes` to keep there."""
 
     name: str
     image: str
     remedy: str
     ready_s: float
+    writes: bool
 
     def command(self, control: int, tools: Sequence[Path]) -> list[str]:
         """The zygote's command line; it inherits descriptor `control`. Raises `UserError`."""
@@ -37,6 +39,7 @@ class Process:
     name = image = "process"
     remedy = ""
     ready_s = 10.0
+    writes = True
 
     def command(self, control: int, tools: Sequence[Path]) -> list[str]:
         return root.plain_command(control)
@@ -51,6 +54,7 @@ class Bwrap:
     name = image = "bwrap"
     remedy = "install package bubblewrap, or say sandbox.runtime: process, which promises no isolation"
     ready_s = 10.0
+    writes = False
 
     def command(self, control: int, tools: Sequence[Path]) -> list[str]:
         bwrap = shutil.which("bwrap")

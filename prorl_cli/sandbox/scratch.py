@@ -8,12 +8,13 @@ folder that is locked, or a mount whose launcher lives: their owners are at work
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
 from pathlib import Path
 
 import psutil
+
+from prorl_cli import nodelocal
+from prorl_cli.sandbox.parent import PREFIX
 
 _SERVES_MOUNTS = frozenset(["squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs"])
 _SESSION = "/mnt/session/"
@@ -21,19 +22,8 @@ _SESSION = "/mnt/session/"
 
 
 def sweep(scratch: Path) -> None:
-    """Remove every `boxes-*` folder that no zygote holds locked."""
-    for folder in scratch.glob("boxes-*"):
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-        except OSError:
-            continue  # gone meanwhile, or somebody else's
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(lock)
+    """Remove every zygote's folder that no zygote holds locked."""
+    nodelocal.sweep(scratch, PREFIX)
 
 
 def sweep_mounts() -> None:

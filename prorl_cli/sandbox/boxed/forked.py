@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import inside, isolation, tree
-from prorl_cli.sandbox.boxed.folders import private_folder
 from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.kinds import Box
 from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, leave
@@ -29,8 +28,6 @@ LEAVE_S = 0.5
 
 class _Forked:
     """What both kinds share."""
-
-    folder: Path | None = None
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._limits = Limits(**config["limits"])
@@ -127,8 +124,7 @@ class Plain(_Forked):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        self._own, self._lock = private_folder(config["scratch"])
-        self.folder = self._own
+        self._own = Path(config["folder"])
 
     def prepare(self) -> None:
         isolation.adopt_orphans()

@@ -7,7 +7,6 @@ import math
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 
@@ -29,10 +28,9 @@ class Box:
 
 
 class Kind(Protocol):
-    """One way to make boxes. `tools` are the names they serve, `folder` what has to be removed after a kill."""
+    """One way to make boxes; `tools` are the names they serve."""
 
     tools: list[str]
-    folder: Path | None
 
     def prepare(self) -> None:
         """Once, before the first box."""

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import isolation, tree
-from prorl_cli.sandbox.boxed.folders import private_folder
 from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.kinds import Box
 from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, EXIT_SETUP
@@ -37,8 +36,7 @@ class Launched:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.tools: list[str] = config["tools"]
-        self._own, self._lock = private_folder(config["scratch"])
-        self.folder: Path | None = self._own
+        self._own = Path(config["folder"])
         self._command: list[str] = config["launch"]
         self._environment = {name: value.format(FOLDER=self._own) for name, value in config["environment"].items()}
 

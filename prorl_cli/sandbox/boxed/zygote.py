@@ -2,7 +2,7 @@
 
 Speaks JSON datagrams with the worker over a socket pair (SOCK_SEQPACKET; end of file = the worker is gone):
 
-    → {"runtime", "limits", "tools", …}   once                 ← {"tools": [...], "folder": str}
+    → {"runtime", "limits", "tools", …}   once, with the lock on its folder   ← {"tools": [...]}
     → {"start": n} with the box's socket                       ← {"ended": n, "status": wait status, "why": str}
     → {"end": n}
 
@@ -69,7 +69,7 @@ class Zygote:
         self._kind.prepare()
         gc.collect()
         gc.freeze()
-        self._say({"tools": self._kind.tools, "folder": str(self._kind.folder or "")})
+        self._say({"tools": self._kind.tools})
         self._poller.register(self._control, select.POLLIN)
         self._poller.register(self._wake_r, select.POLLIN)
         while True:
@@ -204,7 +204,7 @@ def main() -> NoReturn:
     os.closerange(CONTROL + 1, 1 << 20)
     os.environ.pop("LD_LIBRARY_PATH", None)
     control = socket.socket(fileno=CONTROL)
-    data = control.recv(65536)
+    data = socket.recv_fds(control, 65536, 1, socket.MSG_CMSG_CLOEXEC)[0]  # the lock is held by being open
     if not data:
         sys.exit(0)
     config = json.loads(data)

@@ -1,0 +1,75 @@
+"""A private folder on a node's own disk: locked while its owner lives, swept by whoever comes next after a kill.
+
+The lock is the kernel's, so it goes with the last process that holds its descriptor, however that ends; a shared
+filesystem needs other means (`fsio`). Refuses to touch a folder that is locked. Called by `sandbox` and `engine`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Private:
+    """`lock` is a descriptor: the folder is in use until every copy of it is closed."""
+
+    folder: Path
+    lock: int
+
+
+def make(base: Path, prefix: str) -> Private:
+    """A new folder below `base` that only this user can read, locked."""
+    while True:
+        base.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        with contextlib.suppress(FileNotFoundError):  # swept before it was locked
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.is_dir():
+                return Private(folder=folder, lock=lock)
+            os.close(lock)
+
+
+def abandoned(base: Path, prefix: str) -> Iterator[Path]:
+    """Folders that nobody holds; each is locked while the caller has it."""
+    for folder in base.glob(f"{prefix}*"):
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            continue  # gone meanwhile, or somebody else's
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
+
+
+def sweep(base: Path, prefix: str) -> None:
+    """Remove every folder that nobody holds."""
+    for folder in abandoned(base, prefix):
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """With all that is in it, whatever its modes: who worked there may have closed folders to himself."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.is_dir():
+        _open_up(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_up(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                _open_up(path)
