@@ -1,0 +1,36 @@
+"""The SIF cache: definitions rendered and keyed, images built once for all who ask, proven, published, removed.
+
+Refuses definitions whose result nobody could name, and images that do not prove themselves. Called by the command
+line, and by the rollout worker for the image that its boxes run in.
+"""
+
+from prorl_cli.images.build import BuildFailed
+from prorl_cli.images.collect import Removed
+from prorl_cli.images.definition import Definition, read_definition
+from prorl_cli.images.key import MODES, Facts, Mode, facts_here, key
+from prorl_cli.images.manifest import Image, Manifest
+from prorl_cli.images.program import Program, find_builder
+from prorl_cli.images.store import Progress, Store, cache_root
+from prorl_cli.images.worker import hold, stage, stored
+
+__all__ = [
+    "MODES",
+    "BuildFailed",
+    "Definition",
+    "Facts",
+    "Image",
+    "Manifest",
+    "Mode",
+    "Program",
+    "Progress",
+    "Removed",
+    "Store",
+    "cache_root",
+    "facts_here",
+    "find_builder",
+    "hold",
+    "key",
+    "read_definition",
+    "stage",
+    "stored",
+]

@@ -1,0 +1,174 @@
+"""One build: inputs brought and proven, the builder under its guard, the image proven before anybody sees it.
+
+Everything happens in a folder of this node; what leaves it is the image, by `Store`. Tries again only what may
+succeed in a moment. Refuses an image that does not prove itself, and inputs that changed since they were hashed.
+Called by `Store.build`.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from prorl_cli.errors import ProrlError
+from prorl_cli.images import guard
+from prorl_cli.images.check import SMOKE, BadImage, Contents, check_header, parse_list, parse_smoke
+from prorl_cli.images.definition import Definition, Input, changed_bases, rendered
+from prorl_cli.images.digests import copied_tree
+from prorl_cli.images.places import scratch_folder
+from prorl_cli.images.program import Program, build_command, environment, run_command
+from prorl_cli.images.reasons import Reason, explain
+from prorl_cli.images.share import share_here
+
+RETRY_S = (5.0, 20.0)
+"""Pauses before a second and a third attempt."""
+SILENCE_S = 3600.0
+"""A builder that says nothing for this long hangs; compilers of large projects are silent for minutes."""
+_TAIL = 200
+_LONGEST = 1 << 16
+
+Tell = Callable[[str, str], None]
+"""Told a stage (`building`, `checking`, …) and a line."""
+
+
+class BuildFailed(ProrlError):
+    """No image was made; the message says why and where the log lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A proven image, on this node's own disk while `made` lasts."""
+
+    path: Path
+    contents: Contents
+    seconds: float
+
+
+@contextmanager
+def made(definition: Definition, program: Program, arch: str, log: IO[bytes], tell: Tell) -> Iterator[Made]:
+    """Build and prove. Raises `BuildFailed`, `UserError`, `OSError`."""
+    with scratch_folder(os.environ) as scratch:
+        started = time.monotonic()
+        source = scratch / f"{definition.name}.def"
+        source.write_text(rendered(definition, _brought(definition, scratch)))
+        image = scratch / "image.sif"
+        work = _Work(program, scratch, log, tell)
+        work.build(image, source)
+        if changed := changed_bases(definition):
+            raise BuildFailed(f"{changed[0]} changed while it was built on: build again")
+        yield Made(path=image, contents=work.proven(image, arch), seconds=time.monotonic() - started)
+
+
+class _Work:
+    """What is run for one image, each under a guard that ends it with this process."""
+
+    def __init__(self, program: Program, scratch: Path, log: IO[bytes], tell: Tell) -> None:
+        self._program = program
+        self._scratch = scratch
+        self._log = log
+        self._tell = tell
+
+    def build(self, image: Path, source: Path) -> None:
+        """Until it succeeds, fails for good, or the pauses are used up."""
+        command = build_command(self._program, image, source, share_here())
+        for pause in (*RETRY_S, None):
+            image.unlink(missing_ok=True)
+            code, said = self.run("building", command)
+            if code == 0:
+                return
+            reason = _reason(code, said)
+            if not reason.transient or pause is None:
+                raise BuildFailed(f"{reason.words} (exit code {code})")
+            self._tell("building", f"{reason.words}; again in {pause:.0f} s")
+            time.sleep(pause)
+
+    def proven(self, image: Path, arch: str) -> Contents:
+        """What is in the image. Raises `BuildFailed`."""
+        try:
+            check_header(image, arch)
+            parse_list("\n".join(self.run("checking", [self._program.path, "sif", "list", str(image)])[1]))
+            _, said = self.run("checking", run_command(self._program, image, "/bin/sh", "-c", SMOKE), kept=None)
+            return parse_smoke("\n".join(said))
+        except (BadImage, FileNotFoundError) as error:
+            raise BuildFailed(f"the builder left no image that can be used: {error}") from error
+
+    def run(self, stage: str, command: Sequence[str], kept: int | None = _TAIL) -> tuple[int, list[str]]:
+        """The exit code and the last `kept` lines; every line goes to the log, and those of a build are told."""
+        self._log.write(f"+ {command}\n".encode())
+        lines: collections.deque[str] = collections.deque(maxlen=kept)
+        with _guarded(command, self._scratch, environment(self._program, os.environ, self._scratch)) as process:
+            for line in _lines(process, self._log):
+                lines.append(line)
+                if stage == "building":
+                    self._tell(stage, line)
+            return process.wait(), list(lines)
+
+
+@contextmanager
+def _guarded(command: Sequence[str], scratch: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-I", "-S", "-B", guard.__file__, str(scratch), *command]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=env, cwd="/", umask=0o022, start_new_session=True
+    )
+    assert process.stdin and process.stdout
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
+
+
+def _lines(process: subprocess.Popen[bytes], log: IO[bytes]) -> Iterator[str]:
+    assert process.stdout
+    rest = b""
+    while True:
+        if not select.select([process.stdout], [], [], SILENCE_S)[0]:
+            raise BuildFailed(f"the builder said nothing for {SILENCE_S:.0f} s")
+        data = os.read(process.stdout.fileno(), _LONGEST)
+        log.write(data)
+        *lines, rest = re.split(rb"[\r\n]+", rest + data) if data else [rest, b""]
+        if len(rest) > _LONGEST:
+            lines, rest = [*lines, rest], b""
+        yield from (line.decode(errors="replace") for line in lines if line)
+        if not data:
+            return
+
+
+def _reason(code: int, said: Sequence[str]) -> Reason:
+    if code in (128 + 9, 137):
+        return Reason(False, "the builder was killed, as by a job's memory limit")
+    return explain(said)
+
+
+def _brought(definition: Definition, scratch: Path) -> Callable[[Path], Path]:
+    """Copies of every input, proven to be what the key was made of: nothing can change them while they are used."""
+    copies: dict[Path, Path] = {}
+    for number, entry in enumerate(entry for stage in definition.stages for entry in stage.inputs):
+        copies |= _copied(entry, scratch / "inputs" / str(number))
+    return copies.__getitem__
+
+
+def _copied(entry: Input, folder: Path) -> dict[Path, Path]:
+    folder.mkdir(parents=True)
+    copies = {source: folder / source.name for source in entry.sources}
+    for source, copy in copies.items():
+        if source.is_dir():
+            shutil.copytree(source, copy)
+        else:
+            shutil.copy2(source, copy)
+    if tuple(found for copy in copies.values() for found in copied_tree(copy)) != entry.tree:
+        raise BuildFailed(f"{entry.copied.source} changed since it was hashed: build again")
+    return copies

@@ -1,0 +1,94 @@
+"""The program that builds images: which one it is, and its command lines and environment; pure but for asking it once.
+
+Refuses nothing that works; what its versions do differently is decided here. Called by `build`, `check` and `stage`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prorl_cli.errors import UserError
+from prorl_cli.images.key import COMPRESSOR
+from prorl_cli.sandbox.apptainer import find_program
+
+_SAID = re.compile(r"(?P<kind>apptainer|singularity-ce|singularity)(?: version)? (?P<version>\d+\.\d+(?:\.\d+)?)")
+_OWN = ("APPTAINER_", "APPTAINERENV_", "SINGULARITY_", "SINGULARITYENV_")
+_LOGIN = re.compile(r"(APPTAINER|SINGULARITY)_DOCKER_(USERNAME|PASSWORD)")
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """`kind` is apptainer, singularity-ce or singularity."""
+
+    path: str
+    kind: str
+    version: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {'.'.join(map(str, self.version))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one build may use of this node: processors, and bytes of memory for the packing."""
+
+    processors: int
+    memory: int
+
+
+def find_builder() -> Program:
+    """Apptainer, or Singularity where there is none. Raises `UserError`."""
+    return ask(find_program())
+
+
+def ask(path: str) -> Program:
+    """Which program that is. Raises `UserError`."""
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"{path} does not run: {error}") from error
+    return parse_version(path, said.stdout or said.stderr)
+
+
+def parse_version(path: str, said: str) -> Program:
+    """From what `--version` said. Raises `UserError`."""
+    match = _SAID.search(said)
+    if not match:
+        raise UserError(f"{path} is neither Apptainer nor Singularity: its --version says {said.strip()[:200]!r}")
+    return Program(path=path, kind=match["kind"], version=tuple(map(int, match["version"].split("."))))
+
+
+def build_command(program: Program, image: Path, definition: Path, share: Share) -> list[str]:
+    """mksquashfs takes every processor and all memory of a node, whatever was given to the job (apptainer #2601)."""
+    packing = f"-comp {COMPRESSOR} -processors {share.processors} -mem {max(share.memory // _MIB, 64)}M"
+    # Apptainer implies --fakeroot for definitions, SingularityCE does not.
+    return [program.path, "build", "--fakeroot", "--mksquashfs-args", packing, str(image), str(definition)]
+
+
+def unpack_command(program: Program, image: Path, folder: Path) -> list[str]:
+    """An image as a folder that its user can remove again (singularity #4517)."""
+    return [program.path, "--quiet", "build", "--sandbox", "--fix-perms", str(folder), str(image)]
+
+
+def run_command(program: Program, image: Path, *command: str) -> list[str]:
+    """A command inside an image, with nothing of this user or node in it."""
+    return [
+        *(program.path, "--quiet", "exec", "--containall", "--cleanenv", "--no-home", "--no-mount", "bind-paths"),
+        *("--pwd", "/", str(image), *command),
+    ]
+
+
+def environment(program: Program, own: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """The caller's without what would become options of a build; a cache for each build, since two that share one
+    corrupt it (singularity #3634). Proxies and registry logins stay."""
+    kept = {k: v for k, v in own.items() if not k.startswith(_OWN) or _LOGIN.fullmatch(k)}
+    prefix = "APPTAINER" if program.kind == "apptainer" else "SINGULARITY"
+    places = {f"{prefix}_TMPDIR": str(scratch), f"{prefix}_CACHEDIR": str(scratch / "cache"), "TMPDIR": str(scratch)}
+    if program.kind == "apptainer" and program.version in ((1, 5, 0), (1, 5, 1)):
+        places["APPTAINER_IGNORE_PROOT"] = "1"  # it corrupts images silently (apptainer #3560)
+    return kept | places
