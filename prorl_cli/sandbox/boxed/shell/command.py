@@ -1,0 +1,368 @@
+"""One command in progress: answered when the shell says that it is done, when it ended, or at the top of the `ladder`.
+
+Never waits: the box's first process tells it what there is to read, who ended and what time it is. A shell that ends
+before it has begun is replaced, and the command handed to the next. Called by `session`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import secrets
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prorl_cli.sandbox.boxed.calls import Result
+from prorl_cli.sandbox.boxed.shell import answers, kin, script
+from prorl_cli.sandbox.boxed.shell.ladder import LOOK_S, Ladder
+from prorl_cli.sandbox.boxed.shell.output import Bounded
+
+if TYPE_CHECKING:
+    from prorl_cli.sandbox.boxed.shell.session import BashSession
+
+_STARTS = 3
+"""Shells for one command, before bash counts as unable to run here."""
+_SWEEPS = 8
+"""Looks at the process list in one go while what multiplies is killed."""
+
+
+@dataclass(slots=True)
+class Answered:
+    """A call that needs no waiting."""
+
+    result: Result | None
+
+    def descriptors(self) -> Sequence[int]:
+        """None."""
+        return ()
+
+    def ready(self, descriptor: int) -> None:
+        """Never."""
+
+    def ended(self, pid: int, status: int) -> None:
+        """Nothing of its."""
+
+    def wake_at(self) -> float:
+        """Never."""
+        return math.inf
+
+    def tick(self, now: float) -> None:
+        """Never."""
+
+    def limited(self, what: str) -> None:
+        """Nothing of its."""
+
+    def settle(self) -> None:
+        """Nothing runs."""
+
+
+class BashCall:
+    """A command in `session`'s shell."""
+
+    result: Result | None = None
+
+    def __init__(self, session: BashSession, command: str, deadline: float) -> None:
+        self._session = session
+        self._command = command
+        self._seconds = deadline - time.monotonic()
+        self._wake = deadline
+        self._output = Bounded()
+        self._ladder: Ladder | None = None
+        self._begun = self._answered = False
+        self._starts = 0
+        session.pipe.rest()  # what background jobs have printed since
+        self._since = kin.mark()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._nonce = secrets.token_hex(8)
+        self._starts += 1
+        try:
+            self._session.hand_over(self._nonce, self._command)
+        except OSError as error:
+            self._not_handed_over(error)
+
+    def _not_handed_over(self, error: OSError) -> None:
+        if self._session.shell:
+            self._session.kill(f"did not listen ({error})")
+            self._again()
+        elif error.errno == errno.EAGAIN:
+            self.result = answers.failed("no process is left for a shell", "limit:processes")
+        else:
+            self.result = answers.failed(error.strerror or str(error))
+
+    def _again(self) -> None:
+        """The shell was lost before it began."""
+        if self._starts < _STARTS:
+            self._begin()
+        else:
+            self.result = answers.failed(f"bash does not come up: it {self._session.lost}")
+
+    def descriptors(self) -> Sequence[int]:
+        """What is printed, and what the shell says."""
+        shell = self._session.shell
+        return [self._session.pipe.end, *(shell.descriptors() if shell else ())]
+
+    def ready(self, descriptor: int) -> None:
+        """Read on."""
+        if descriptor == self._session.pipe.end:
+            self._output.feed(self._session.pipe.burst())
+        else:
+            self._listen()
+
+    def _listen(self) -> None:
+        shell = self._session.shell
+        for record in shell.records() if shell else ():
+            if shell and record.nonce == self._nonce and not self._answered:
+                shell.proved = shell.proved or record.word != "blind"
+                self._hear(record)
+
+    def _hear(self, record: script.Record) -> None:
+        if record.word == "blind":
+            self._session.kill("had lost its output")
+            self._again()
+        elif record.word == "begun":
+            self._begun = True
+        else:
+            self._session.exit_code = record.exit_code
+            self._session.folder = record.folder
+            self._answer()
+
+    def ended(self, pid: int, status: int) -> None:
+        """The shell has, if it is its pid: by `exit`, by the last of the programs it had become, by a signal."""
+        shell = self._session.shell
+        if shell is None or pid != shell.pid:
+            return
+        self._listen()
+        self._session.ended(pid, status)
+        if self._answered:
+            return
+        if self._begun or self._ladder:
+            self._answer()
+            return
+        if not shell.proved:
+            self._session.distrust()
+        self._again()
+
+    def _answer(self) -> None:
+        """The shell waits for its next line, or is gone."""
+        self._answered = True
+        self._wake = 0.0
+        if self._ladder is None:
+            self._finish("ok")
+
+    def wake_at(self) -> float:
+        """The deadline, then every moment until nothing of the command is left."""
+        return self._wake
+
+    def tick(self, now: float) -> None:
+        """Up the ladder."""
+        self._ladder = self._ladder or Ladder(now)
+        left = self._left()
+        step = self._ladder.step(now, self._answered, bool(left))
+        if step.over:
+            self._finish("timeout")
+            return
+        if step.command:
+            kin.send(left, step.command)
+        if step.command == signal.SIGKILL:
+            self._sweep()
+        if step.shell and self._session.shell:
+            kin.send([self._session.shell.pid], step.shell)
+        self._wake = now + LOOK_S
+
+    def _left(self) -> list[int]:
+        shell = self._session.shell
+        return kin.of_command(kin.processes(), os.getpid(), shell.pid if shell else 0, self._since)
+
+    def _sweep(self) -> None:
+        for _ in range(_SWEEPS):
+            if not (left := self._left()):
+                break
+            kin.send(left, signal.SIGKILL)
+
+    def limited(self, what: str) -> None:
+        """The box reached its limit of `what`, and its processes were killed."""
+        self._finish(f"limit:{what}")
+
+    def _finish(self, outcome: str) -> None:
+        session = self._session
+        if not self._answered:
+            if outcome == "timeout" and not self._begun:
+                session.distrust()
+            session.kill("had to be killed")
+        self._output.feed(session.pipe.rest())
+        text, omitted = self._output.text()
+        code = session.exit_code if session.shell else 0  # how it ended is said below
+        notes = [answers.outcome_note(outcome, code, self._seconds)]
+        if lost := session.lost:
+            notes.append(answers.lost_note(lost, session.kept))
+            session.lost = ""
+        facts = {
+            "exit_code": session.exit_code if outcome == "ok" else None,
+            "cwd": session.folder.encode(errors="replace").decode(),  # names that are no UTF-8 are no JSON either
+            "restarted": bool(lost),
+        }
+        self.result = answers.answer(outcome, text, omitted, facts, [note for note in notes if note])
+
+    def settle(self) -> None:
+        """Nothing runs."""
+
+
+class BashCall:
+    """A command in `session`'s shell."""
+
+    result: Result | None = None
+
+    def __init__(self, session: BashSession, command: str, deadline: float) -> None:
+        self._session = session
+        self._command = command
+        self._seconds = deadline - time.monotonic()
+        self._wake = deadline
+        self._output = Bounded()
+        self._ladder: Ladder | None = None
+        self._begun = self._answered = False
+        self._starts = 0
+        session.pipe.rest()  # what background jobs have printed since
+        self._since = kin.mark()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._nonce = secrets.token_hex(8)
+        self._starts += 1
+        try:
+            self._session.hand_over(self._nonce, self._command)
+        except OSError as error:
+            self._not_handed_over(error)
+
+    def _not_handed_over(self, error: OSError) -> None:
+        if self._session.shell:
+            self._session.kill(f"did not listen ({error})")
+            self._again()
+        elif error.errno == errno.EAGAIN:
+            self.result = answers.failed("no process is left for a shell", "limit:processes")
+        else:
+            self.result = answers.failed(error.strerror or str(error))
+
+    def _again(self) -> None:
+        """The shell was lost before it began."""
+        if self._starts < _STARTS:
+            self._begin()
+        else:
+            self.result = answers.failed(f"bash does not come up: it {self._session.lost}")
+
+    def descriptors(self) -> Sequence[int]:
+        """What is printed, and what the shell says."""
+        shell = self._session.shell
+        return [self._session.pipe.end, *(shell.descriptors() if shell else ())]
+
+    def ready(self, descriptor: int) -> None:
+        """Read on."""
+        if descriptor == self._session.pipe.end:
+            self._output.feed(self._session.pipe.burst())
+        else:
+            self._listen()
+
+    def _listen(self) -> None:
+        shell = self._session.shell
+        for record in shell.records() if shell else ():
+            if shell and record.nonce == self._nonce and not self._answered:
+                shell.proved = shell.proved or record.word != "blind"
+                self._hear(record)
+
+    def _hear(self, record: script.Record) -> None:
+        if record.word == "blind":
+            self._session.kill("had lost its output")
+            self._again()
+        elif record.word == "begun":
+            self._begun = True
+        else:
+            self._session.exit_code = record.exit_code
+            self._session.folder = record.folder
+            self._answer()
+
+    def ended(self, pid: int, status: int) -> None:
+        """The shell has, if it is its pid: by `exit`, by the last of the programs it had become, by a signal."""
+        shell = self._session.shell
+        if shell is None or pid != shell.pid:
+            return
+        self._listen()
+        self._session.ended(pid, status)
+        if self._answered:
+            return
+        if self._begun or self._ladder:
+            self._answer()
+            return
+        if not shell.proved:
+            self._session.distrust()
+        self._again()
+
+    def _answer(self) -> None:
+        """The shell waits for its next line, or is gone."""
+        self._answered = True
+        self._wake = 0.0
+        if self._ladder is None:
+            self._finish("ok")
+
+    def wake_at(self) -> float:
+        """The deadline, then every moment until nothing of the command is left."""
+        return self._wake
+
+    def tick(self, now: float) -> None:
+        """Up the ladder."""
+        self._ladder = self._ladder or Ladder(now)
+        left = self._left()
+        step = self._ladder.step(now, self._answered, bool(left))
+        if step.over:
+            self._finish("timeout")
+            return
+        if step.command:
+            kin.send(left, step.command)
+        if step.command == signal.SIGKILL:
+            self._sweep()
+        if step.shell and self._session.shell:
+            kin.send([self._session.shell.pid], step.shell)
+        self._wake = now + LOOK_S
+
+    def _left(self) -> list[int]:
+        shell = self._session.shell
+        return kin.of_command(kin.processes(), os.getpid(), shell.pid if shell else 0, self._since)
+
+    def _sweep(self) -> None:
+        for _ in range(_SWEEPS):
+            if not (left := self._left()):
+                break
+            kin.send(left, signal.SIGKILL)
+
+    def limited(self, what: str) -> None:
+        """The box reached its limit of `what`, and its processes were killed."""
+        self._finish(f"limit:{what}")
+
+    def _finish(self, outcome: str) -> None:
+        session = self._session
+        if not self._answered:
+            if outcome == "timeout" and not self._begun:
+                session.distrust()
+            session.kill("had to be killed")
+        self._output.feed(session.pipe.rest())
+        text, omitted = self._output.text()
+        notes = [answers.outcome_note(outcome, session.exit_code, self._seconds)]
+        if lost := session.lost:
+            notes.append(answers.lost_note(lost, session.kept))
+            session.lost = ""
+        facts = {
+            "exit_code": session.exit_code if outcome == "ok" else None,
+            "cwd": session.folder,
+            "restarted": bool(lost),
+        }
+        self.result = answers.answer(outcome, text, omitted, facts, [note for note in notes if note])
+
+    def settle(self) -> None:
+        """A lost shell is replaced at once, not in the next call's time."""
+        with contextlib.suppress(OSError):  # the next call says why
+            self._session.revive()
