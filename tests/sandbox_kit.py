@@ -80,12 +80,18 @@ async def look(box, code):
 
 def box_processes(worker=None):
     """Every process that serves the boxes of process `worker` (this one), parents first; not what other tests in this
-    process keep for multiprocessing."""
-    return [process for process in psutil.Process(worker).children(recursive=True) if not _of_multiprocessing(process)]
+    process keep: multiprocessing's, and a whole cluster."""
+    found = []
+    for child in psutil.Process(worker).children():
+        if not _is_of(child, "tests.cluster.keeper"):
+            found.append(child)
+            with suppress(psutil.NoSuchProcess):
+                found += child.children(recursive=True)
+    return [process for process in found if not _is_of(process, "multiprocessing")]
 
 
-def _of_multiprocessing(process):
-    return any("multiprocessing" in word for word in _words(process))
+def _is_of(process, module):
+    return any(module in word for word in _words(process))
 
 
 def top_of(processes):
@@ -166,7 +172,7 @@ def settle(known=(), within_s=5.0):
     while left := [child for child in box_processes() if child.pid not in known]:
         reap(left)
         if time.monotonic() > deadline:
-            return [f"{child.pid} of {child.ppid()}: {child.status()} {child.cmdline()[-2:]}" for child in left]
+            return [f"{child.pid} of {child.ppid()}: {child.status()} {_words(child)[-2:]}" for child in left]
         time.sleep(0.01)
     return []
 
