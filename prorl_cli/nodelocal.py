@@ -1,7 +1,8 @@
 """A private folder on a node's own disk: locked while its owner lives, swept by whoever comes next after a kill.
 
 The lock is the kernel's, so it goes with the last process that holds its descriptor, however that ends; a shared
-filesystem needs other means (`fsio`). Refuses to touch a folder that is locked. Called by `sandbox` and `engine`.
+filesystem needs other means (`fsio`). Refuses to touch a folder that is locked. Called by `sandbox` (by
+boxes, too) and `engine`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,8 @@ def make(base: Path, prefix: str) -> Private:
     """A new folder below `base` that only this user can read, locked."""
     while True:
         base.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        folder = base / f"{prefix}{os.urandom(4).hex()}"  # `tempfile` would bring all of OpenSSL into every box
+        folder.mkdir(mode=0o700)
         with contextlib.suppress(FileNotFoundError):  # swept before it was locked
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -47,10 +47,10 @@ def bwrap_works():
 
 
 @asynccontextmanager
-async def opened(runtime, scratch, **limits):
-    """A factory whose boxes serve `calculator` and `probe`."""
+async def opened(runtime, scratch, serve=("calculator",), **settings):
+    """A factory whose boxes serve `probe` besides."""
     need_runtime(runtime)
-    factory = await open_boxes(sandbox(runtime, **limits), scratch=scratch, tools=[PROBE])
+    factory = await open_boxes(sandbox(runtime, **settings), scratch=scratch, serve=serve, tools=[PROBE])
     try:
         yield factory
     finally:
@@ -58,8 +58,8 @@ async def opened(runtime, scratch, **limits):
 
 
 @asynccontextmanager
-async def one_box(runtime, scratch, **limits):
-    async with opened(runtime, scratch, **limits) as factory:
+async def one_box(runtime, scratch, **settings):
+    async with opened(runtime, scratch, **settings) as factory:
         box = await factory.start()
         try:
             yield box

@@ -97,7 +97,7 @@ def test_the_hosts_home_and_environment_are_not_there(tmp_path, monkeypatch):
     assert set(environment) <= {"PATH", "LANG", "HOME", "PWD", "LC_CTYPE"}
     assert environment["HOME"] == "/tmp"
     assert "hunter2" not in started_with + command
-    assert set(root) <= {"code", "dev", "lib", "lib64", "proc", "python", "tmp", "tools"}
+    assert set(root) <= {".prorl", "dev", "lib", "lib64", "proc", "tmp"}
     assert not any(exist)
     assert str(Path.home()) not in started_with + command
     assert str(tmp_path) not in started_with + command
@@ -113,10 +113,11 @@ def test_the_root_is_read_only_and_small(tmp_path):
             except OSError as error:
                 return "refused"
         out = {path: write(path) for path in
-            ("/x", "/code/x", "/python/x", "/dev/x", "/tools/0/x", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger",
-             "/proc/1/oom_score_adj", "/python/bin/x")}
+            ("/x", "/.prorl/x", "/.prorl/python/x", "/.prorl/prorl_cli/x", "/.prorl/prorl_cli/sandbox/boxed/x", "/dev/x",
+             "/.prorl/tools/0/x", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/1/oom_score_adj",
+             "/.prorl/python/bin/x")}
         out["/tmp/x"] = write("/tmp/x")
-        out["third party"] = [f for d, _, fs in os.walk("/python") if "site-packages" in d for f in fs]
+        out["third party"] = [f for d, _, fs in os.walk("/.prorl/python") if "site-packages" in d for f in fs]
     """
     seen = ask(tmp_path, code)
     assert seen.pop("/tmp/x") == "written"
@@ -134,7 +135,7 @@ def test_it_has_no_power_and_can_gain_none(tmp_path):
             status["NoNewPrivs"],
             os.getuid(), os.getgid(),
             libc.unshare(0x10000000), libc.unshare(0x00020000),
-            libc.mount(b"tmpfs", b"/python", b"tmpfs", 0, None),
+            libc.mount(b"tmpfs", b"/.prorl/python", b"tmpfs", 0, None),
             libc.umount2(b"/proc", 2), libc.umount2(b"/tmp", 2),
             libc.ptrace(16, 1, 0, 0),
             os.path.exists("/proc/1/environ") and os.access("/proc/1/environ", os.R_OK),

@@ -57,7 +57,8 @@ class Sandbox(Section):
     """`apptainer` (or `singularity`, where that is installed) runs tools in `image`. `auto` takes bwrap where it works,
     else `process`, which promises no isolation."""
     image: str = ""
-    """With `runtime: apptainer`: the image, a SIF file or an unpacked folder that every rollout node can read."""
+    """What boxes are made of, readable by every rollout node: an unpacked folder, or with `runtime: apptainer` a SIF
+    file as well. Without one, `bash`, `python` and `edit` find the programs of the node, read-only."""
     unsafe: bool = False
     """Let `bash`, `python` and `edit` run without walls (`runtime: process`), where they can do all that you can."""
     tool_timeout: Duration = 10.0
@@ -75,8 +76,8 @@ class Sandbox(Section):
     def _an_image_and_its_runtime_go_together(self) -> Sandbox:
         if self.runtime == "apptainer" and not self.image:
             raise ValueError("`runtime: apptainer` needs `image`: a SIF file, or the folder of an unpacked image")
-        if self.image and self.runtime != "apptainer":
-            raise ValueError(f"`image` is for `runtime: apptainer`, not for {self.runtime!r}")
+        if self.image and self.runtime not in ("apptainer", "bwrap"):
+            raise ValueError(f"`image` is for `runtime: apptainer` or `bwrap`, not for {self.runtime!r}")
         return self
 
 

@@ -72,7 +72,7 @@ async def open_parts(role: Role, weights: Path) -> AsyncIterator[Parts]:
     recipe = role.recipe
     count = max(1, min(VERIFIERS_MOST, recipe.rollout.eval.slots, (os.cpu_count() or 2) // 2))
     async with AsyncExitStack() as stack:
-        boxes = await open_boxes(recipe.sandbox, scratch=scratch_folder())
+        boxes = await open_boxes(recipe.sandbox, scratch=scratch_folder(), serve=recipe.agent.tools)
         stack.push_async_callback(boxes.close)
         verifiers = Verifiers(count=count, deadline_s=recipe.rollout.eval.timeout, code=role.run.code)
         await stack.enter_async_context(verifiers)

@@ -11,16 +11,12 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import root
-
-HOME = "/.prorl"
-"""Where in the box all that is prorl's lies."""
 
 PROGRAMS = ("apptainer", "singularity")
 
@@ -43,30 +39,30 @@ class Apptainer:
     ready_s = 10.0 + _TAIL_S
     writes = True
 
-    def __init__(self, image: str) -> None:
-        self.image = str(Path(image).absolute())
+    def __init__(self, tools: root.Tools, sandbox: Sandbox) -> None:
+        self.image = str(Path(sandbox.image).absolute())
+        self._tools = tools
+        self._limits = root.limits_of(sandbox)
 
-    def command(self, control: int, tools: Sequence[Path]) -> list[str]:
+    def command(self, control: int, own: Path | None) -> list[str]:
         return root.plain_command(control)
 
-    def facts(self, sandbox: Sandbox, tools: Sequence[Path]) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         program = find_program()
         if not Path(self.image).exists():
             raise UserError(f"sandbox.image: there is no {self.image}")
         python = root.find_python(root.interpreter())
+        mounts = [word for bind in root.prorl_binds(python, self._tools) for word in ("--mount", _mount(*bind))]
         return {
-            "tools": sorted(path.stem for folder in tools for path in folder.glob("[!_]*.py")),
-            "launch": [
-                program,
-                "--quiet",
-                "exec",
-                *_WALLS,
-                *_mounts(python, tools),
-                self.image,
-                *_serve(python, sandbox, tools),
-            ],
+            "tools": self._tools.names,
+            "launch": [program, "--quiet", "exec", *_WALLS, *mounts, self.image, *self._serve(python)],
             "environment": _environment(program),
         }
+
+    def _serve(self, python: root.Python) -> list[str]:
+        tools = {"serve": self._tools.serve, "tools": self._tools.inside}
+        config = {"limits": self._limits, "own": root.HOME, "hidden": python.hidden, **tools}
+        return python.command("-c", root.FURNISH, f"{root.HOME}/prorl_cli", json.dumps(config))
 
 
 def find_program() -> str:
@@ -90,32 +86,8 @@ def _environment(program: str) -> dict[str, str]:
     return {"PATH": path, "LANG": root.CLEAN["LANG"], "HOME": "{FOLDER}", **kept}
 
 
-def _mounts(python: root.Python, tools: Sequence[Path]) -> list[str]:
-    binds = [(str(root.CODE / "boxed"), "/boxed"), *_brought(python)]
-    binds += zip(map(str, tools), root.boxed_tools(tools), strict=True)
-    return [word for source, inside in binds for word in ("--mount", _mount(source, HOME + inside))]
-
-
 def _mount(source: str, inside: str) -> str:
     """Quoted, for a path may hold commas."""
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(["type=bind", f"source={source}", f"destination={inside}", "ro"])
     return text.getvalue()
-
-
-def _brought(python: root.Python) -> Iterable[tuple[str, str]]:
-    """The loader is called by name: at its fixed path the image has its own."""
-    for source, inside in python.binds:
-        yield source, "/python/loader" if source == inside else inside
-
-
-def _serve(python: root.Python, sandbox: Sandbox, tools: Sequence[Path]) -> list[str]:
-    loader = [f"{HOME}/python/loader", "--library-path", f"{HOME}/python/shared"]
-    folders = [HOME + folder for folder in root.boxed_tools(tools)]
-    config = {
-        "limits": root.limits_of(sandbox),
-        "tools": folders,
-        "hidden": [HOME + folder for folder in python.hidden],
-    }
-    program = [f"{HOME}{python.executable}", *root.FLAGS, "-c", root.FURNISH, HOME, json.dumps(config)]
-    return [*loader, *program]

@@ -51,7 +51,9 @@ RUNTIMES = {
         unkillable=True,
         images=("sif", "folder"),
     ),
-    "bwrap": Capabilities(processes=True, files=True, no_network=True, no_power=True, unkillable=True, images=()),
+    "bwrap": Capabilities(
+        processes=True, files=True, no_network=True, no_power=True, unkillable=True, images=("folder",)
+    ),
     "process": Capabilities(
         processes=False, files=False, no_network=False, no_power=False, unkillable=False, images=()
     ),

@@ -33,35 +33,35 @@ async def open_boxes(
     Raises `UserError` where the recipe's runtime cannot be had.
     """
     sweep(scratch)
-    folders = (root.TOOLS, *tools)
+    wanted = root.Tools(serve=tuple(serve), folders=tuple(tools))
     match sandbox.runtime:
         case "process":
             capabilities.check("process", sandbox, serve)
-            return await _opened(Process(), sandbox, scratch, folders)
+            return await _opened(Process(wanted), sandbox, scratch)
         case "apptainer":
             sweep_mounts()
-            return await _opened_walled(Apptainer(sandbox.image), sandbox, scratch, folders)
+            return await _opened_walled(Apptainer(wanted, sandbox), sandbox, scratch)
     try:
-        return await _opened_walled(Bwrap(), sandbox, scratch, folders)
+        return await _opened_walled(Bwrap(wanted, sandbox.image), sandbox, scratch)
     except UserError as error:
         if sandbox.runtime == "bwrap":
             raise
         log.warning("%s; boxes run as plain processes", error)
         capabilities.check("process", sandbox, serve)
-        return await _opened(Process(), sandbox, scratch, folders)
+        return await _opened(Process(wanted), sandbox, scratch)
 
 
-async def _opened_walled(runtime: Runtime, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> BoxFactory:
+async def _opened_walled(runtime: Runtime, sandbox: Sandbox, scratch: Path) -> BoxFactory:
     try:
-        return await _opened(runtime, sandbox, scratch, tools)
+        return await _opened(runtime, sandbox, scratch)
     except (InfraError, UserError) as error:
         what = error.what if isinstance(error, InfraError) else error
         name = f"sandbox.runtime: {runtime.name}"
         raise UserError(f"{name} does not work on this machine ({what}); {runtime.remedy}") from error
 
 
-async def _opened(runtime: Runtime, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> BoxFactory:
-    factory = BoxFactory(runtime, sandbox, scratch, tools)
+async def _opened(runtime: Runtime, sandbox: Sandbox, scratch: Path) -> BoxFactory:
+    factory = BoxFactory(runtime, sandbox, scratch)
     try:
         await (await factory.start()).close()  # the kernel may grant the parent its walls and refuse a box its own
     except BaseException:
@@ -73,12 +73,11 @@ async def _opened(runtime: Runtime, sandbox: Sandbox, scratch: Path, tools: Sequ
 class BoxFactory:
     """Starts boxes for one worker; `runtime` is its runtime's name, `image` what records say the calls ran in."""
 
-    def __init__(self, runtime: Runtime, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> None:
+    def __init__(self, runtime: Runtime, sandbox: Sandbox, scratch: Path) -> None:
         self.runtime, self.image = runtime.name, runtime.image
         self._how = runtime
         self._sandbox = sandbox
         self._scratch = scratch
-        self._folders = tools
         self._parent: Parent | None = None
         self._launching = asyncio.Lock()
         self._closed = False
@@ -106,7 +105,7 @@ class BoxFactory:
             return self._parent
 
     async def _launch(self) -> Parent:
-        return await Parent.launch(self._how, self._sandbox, self._scratch, self._folders)
+        return await Parent.launch(self._how, self._sandbox, self._scratch)
 
     async def close(self) -> None:
         """End every box and the parent, and wait for it; twice is fine."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,8 @@ from prorl_cli.sandbox import root
 from prorl_cli.sandbox.results import Ended
 from prorl_cli.sandbox.runtimes import Runtime
 from prorl_cli.trajectory import ErrorClass
+
+log = logging.getLogger(__name__)
 
 BOOT_S = 30.0
 """For a zygote to come up (0.1 s on an idle machine)."""
@@ -65,7 +68,7 @@ class Parent:
         self.lost = False
 
     @classmethod
-    async def launch(cls, runtime: Runtime, sandbox: Sandbox, scratch: Path, tools: Sequence[Path]) -> Parent:
+    async def launch(cls, runtime: Runtime, sandbox: Sandbox, scratch: Path) -> Parent:
         """Start a zygote and wait until it is warm. Raises `UserError` with its own words where it cannot start."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as undo:
@@ -73,8 +76,8 @@ class Parent:
             errors = undo.enter_context(tempfile.TemporaryFile())
             own = await asyncio.to_thread(_own_folder, scratch) if runtime.writes else None
             undo.callback(_give_up, own)
-            command = await asyncio.to_thread(runtime.command, theirs.fileno(), tools)
-            facts = await asyncio.to_thread(runtime.facts, sandbox, tools)
+            command = await asyncio.to_thread(runtime.command, theirs.fileno(), own.folder if own else None)
+            facts = await asyncio.to_thread(runtime.facts)
             parent = cls(_spawn(command, theirs, errors), ours, errors, own, runtime.ready_s)
             undo.pop_all()
         try:
@@ -99,6 +102,8 @@ class Parent:
         except TimeoutError:
             raise UserError(f"the boxes' parent process did not come up within {BOOT_S:g} s") from None
         self.tools = frozenset(greeting["tools"])
+        if greeting["note"]:
+            log.warning("boxes: %s", greeting["note"])
 
     def _hear(self) -> None:
         try:
@@ -212,5 +217,6 @@ def _configuration(runtime: str, sandbox: Sandbox, own: nodelocal.Private | None
         "runtime": runtime,
         "limits": root.limits_of(sandbox),
         "folder": str(own.folder) if own else "",
+        "name": own.folder.name if own else "",
         "worker": os.getpid(),
     }

@@ -19,20 +19,24 @@ from typing import Any
 
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox
+from prorl_cli.sandbox.boxed import tools as boxed
 
-CODE = Path(__file__).parent
-"""Its `boxed` folder is all of prorl that a box sees."""
+PACKAGE = Path(__file__).parent.parent
 
-TOOLS = CODE / "boxed" / "tools"
+HOME = "/.prorl"
+"""Where in a box all that is prorl's lies."""
+
+_CODE = ("nodelocal.py", "sandbox/boxed")
+"""All of the package that a box sees."""
 
 CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"}
 """The whole environment of a zygote: bwrap's own processes would show the launcher's (bubblewrap #725)."""
 
 _BOOT = """\
 import sys, types
-for name, path in ("prorl_cli", []), ("prorl_cli.sandbox", [sys.argv[1]]):
+for name, path in ("prorl_cli", sys.argv[1]), ("prorl_cli.sandbox", sys.argv[1] + "/sandbox"):
     sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = path
+    sys.modules[name].__path__ = [path]
 """
 # Imports the boxed code from its folder without the packages around it, which import what no box has.
 
@@ -52,11 +56,39 @@ _LINKED = re.compile(r"\s*(?:(?P<name>\S+) => )?(?P<path>/\S+) \(0x[0-9a-f]+\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Python:
-    """An interpreter as bind mounts: pairs of host path and path in the box; `hidden` folders are covered."""
+    """An interpreter as bind mounts: pairs of host path and path in the box; `hidden` folders are covered.
+
+    `loader` is where the host has its dynamic loader: in the box it is called by name, for an image has its own there.
+    """
 
     executable: str
+    loader: str
     binds: tuple[tuple[str, str], ...]
     hidden: tuple[str, ...]
+
+    def command(self, *arguments: str) -> list[str]:
+        """To run it in a box, whatever root that has."""
+        loader = [f"{HOME}/python/loader", "--library-path", f"{HOME}/python/shared"]
+        return [*loader, self.executable, *FLAGS, *arguments]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What boxes serve: prorl's own tools by name, and all that is in some further `folders`."""
+
+    serve: tuple[str, ...]
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Of all of them, the worker's own included."""
+        own = [f"_{path.stem}" for path in boxed.files(PACKAGE / "sandbox/boxed/files")]
+        return sorted([*self.serve, *own, *(path.stem for folder in self.folders for path in boxed.files(folder))])
+
+    @property
+    def inside(self) -> list[str]:
+        """Where a box finds the folders."""
+        return [f"{HOME}/tools/{number}" for number, _ in enumerate(self.folders)]
 
 
 def limits_of(sandbox: Sandbox) -> dict[str, float]:
@@ -77,18 +109,21 @@ def interpreter() -> str:
 @functools.cache
 def find_python(executable: str) -> Python:
     """What the box's interpreter is made of. Raises `UserError`."""
-    base, folders, modules = json.loads(_output(executable, *FLAGS, "-c", _PROBE, str(CODE)))
-    binds = {path: f"/python/{Path(path).relative_to(base)}" for path in folders}
+    base, folders, modules = json.loads(_output(executable, *FLAGS, "-c", _PROBE, str(PACKAGE)))
+    binds = {path: f"{HOME}/python/{Path(path).relative_to(base)}" for path in folders}
     hidden = [f"{inside}/site-packages" for path, inside in binds.items() if Path(path, "site-packages").is_dir()]
-    program = f"/python/bin/{Path(executable).name}"
-    binds |= {executable: program} | linked_libraries(_output("ldd", executable, *modules))
-    return Python(executable=program, binds=tuple(binds.items()), hidden=tuple(hidden))
+    program = f"{HOME}/python/bin/{Path(executable).name}"
+    libraries = linked_libraries(_output("ldd", executable, *modules))
+    loader = next(path for path, name in libraries.items() if not name)
+    binds |= {executable: program, loader: f"{HOME}/python/loader"}
+    binds |= {path: f"{HOME}/python/shared/{name}" for path, name in libraries.items() if name}
+    return Python(executable=program, loader=loader, binds=tuple(binds.items()), hidden=tuple(hidden))
 
 
 def linked_libraries(listing: str) -> dict[str, str]:
-    """From the words of `ldd`: the libraries, found by name in one folder, and the loader at its fixed path."""
+    """From the words of `ldd`: paths of the libraries with the names they are asked for by, none for the loader."""
     matches = [match for line in listing.splitlines() if (match := _LINKED.match(line))]
-    return {match["path"]: f"/python/shared/{match['name']}" if match["name"] else match["path"] for match in matches}
+    return {match["path"]: match["name"] or "" for match in matches}
 
 
 def _output(*command: str) -> Any:
@@ -99,13 +134,21 @@ def _output(*command: str) -> Any:
         raise UserError(f"cannot tell what Python needs in a box ({command[0]}): {detail}") from error
 
 
+def prorl_binds(python: Python, tools: Tools) -> list[tuple[str, str]]:
+    """All of prorl's that a box has, read-only: pairs of host path and path in the box."""
+    code = [(str(PACKAGE / path), f"{HOME}/prorl_cli/{path}") for path in _CODE]
+    return [*code, *python.binds, *zip(map(str, tools.folders), tools.inside, strict=True)]
+
+
 def plain_command(control: int) -> list[str]:
     """A zygote without walls; `control` is the descriptor that it inherits."""
-    return [interpreter(), *FLAGS, "-c", _SERVE, str(CODE), str(control)]
+    return [interpreter(), *FLAGS, "-c", _SERVE, str(PACKAGE), str(control)]
 
 
-def bwrap_command(bwrap: str, python: Python, control: int, tools: Sequence[Path], as_root: bool) -> list[str]:
-    """A zygote as pid 1 behind the walls of the program `bwrap`.
+def bwrap_command(
+    bwrap: str, python: Python, control: int, tools: Tools, as_root: bool, further: Sequence[str] = ()
+) -> list[str]:
+    """A zygote as pid 1 behind the walls of the program `bwrap`; `further` are more of its words, about mounts.
 
     An ordinary user needs a user namespace for that, and is not root in it, for the kernel lets only the mightiest
     root map itself once more. Root goes without: its zygote must be able to turn boxes into an unprivileged user,
@@ -114,12 +157,12 @@ def bwrap_command(bwrap: str, python: Python, control: int, tools: Sequence[Path
     walls = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     caps = [word for cap in ("SYS_ADMIN", "SETUID", "SETGID", "KILL") for word in ("--cap-add", f"CAP_{cap}")]
     user = ["--cap-drop", "ALL", *caps] if as_root else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
-    folders = zip(map(str, tools), boxed_tools(tools), strict=True)
-    furniture = _furniture([(str(CODE / "boxed"), "/code/boxed"), *python.binds, *folders], python.hidden)
-    run = [python.executable, *FLAGS, "-c", _SERVE, "/code", str(control)]
+    binds = [*prorl_binds(python, tools), (python.loader, python.loader)]
+    mounts = [*_furniture(binds, python.hidden), *further, "--remount-ro", "/", "--chdir", "/"]
+    run = [python.executable, *FLAGS, "-c", _SERVE, f"{HOME}/prorl_cli", str(control)]
     life = ["--die-with-parent", "--as-pid-1", "--new-session"]
-    environment = ["--setenv", "LD_LIBRARY_PATH", "/python/shared"]
-    return [bwrap, *life, *walls, *user, *furniture, "--remount-ro", "/", "--chdir", "/", *environment, "--", *run]
+    environment = ["--setenv", "LD_LIBRARY_PATH", f"{HOME}/python/shared"]
+    return [bwrap, *life, *walls, *user, *mounts, *environment, "--", *run]
 
 
 def _furniture(binds: Sequence[tuple[str, str]], hidden: Sequence[str]) -> list[str]:
@@ -138,6 +181,21 @@ def _furniture(binds: Sequence[tuple[str, str]], hidden: Sequence[str]) -> list[
     return words
 
 
-def boxed_tools(tools: Sequence[Path]) -> list[str]:
-    """Where the tool folders are found inside."""
-    return [f"/tools/{number}" for number, _ in enumerate(tools)]
+def root_words(scratch: Path, own: Path, mounts: Sequence[tuple[str, str]]) -> list[str]:
+    """For `bwrap_command`, where boxes get a root of their own (`boxed.rooted`): the zygote's folder `own` as /node and
+    by its name below /scratch, where it removes it; `mounts`, read-only; and what else a new root is made of."""
+    words = [
+        "--dir",
+        f"{HOME}/private",
+        "--dir",
+        "/host",
+        "--bind",
+        str(scratch),
+        "/scratch",
+        "--bind",
+        str(own),
+        "/node",
+    ]
+    for source, inside in mounts:
+        words += ["--ro-bind", source, inside]
+    return [*words, "--dev-bind-try", "/dev/tty", "/dev/tty"]

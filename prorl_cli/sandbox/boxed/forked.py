@@ -7,7 +7,6 @@ takes everything below with it. A `Plain` one adopts orphans and owns the boxes'
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import time
@@ -15,9 +14,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from prorl_cli.sandbox.boxed import inside, isolation, tree
+from prorl_cli import nodelocal
+from prorl_cli.sandbox.boxed import inside, isolation, rooted, tree
 from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.kinds import Box
+from prorl_cli.sandbox.boxed.rooted import Root
 from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, leave
 from prorl_cli.sandbox.boxed.tools import load_tools, rehearse
 from prorl_cli.sandbox.boxed.watch import Limits
@@ -29,9 +30,11 @@ LEAVE_S = 0.5
 class _Forked:
     """What both kinds share."""
 
+    note = ""
+
     def __init__(self, config: dict[str, Any]) -> None:
         self._limits = Limits(**config["limits"])
-        self._loaded = load_tools(config["tools"])
+        self._loaded = load_tools(config["serve"], config["tools"])
         self.tools = sorted(self._loaded)
 
     def prepare(self) -> None:
@@ -53,29 +56,85 @@ class _Forked:
 
 
 class Walled(_Forked):
-    """Below bwrap."""
+    """Below bwrap, with a folder below /node each where they have a root of their own."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         self._drop_root = config["drop_root"]
+        self._root = Root(**config["root"]) if config["root"] else None
+        self._in_memory = False
+        self._trash = f"/scratch/{config['name']}"
+        self._made = 0
 
     def prepare(self) -> None:
         if self._drop_root:
             isolation.uncover_proc()
+        if self._root:
+            isolation.die_with_parent(0, signal.SIGTERM)  # its folder is to be removed
+            self.note = self._refused(self._root)
+            self._in_memory = bool(self.note)
         super().prepare()
+
+    def _refused(self, root: Root) -> str:
+        """Why boxes cannot write to the node's disk, if they cannot: tried once."""
+        read_end, write_end = os.pipe()
+        trial = os.fork()
+        if trial == 0:
+            try:
+                self._become_user()
+                isolation.enter_namespaces(isolation.ALL_NAMESPACES, isolation.BOX_UID, isolation.BOX_UID)
+                rooted.lay(root, "/node/trial")
+            except BaseException as error:  # noqa: BLE001 - a child must never return into the zygote
+                os.write(write_end, f"no overlay ({error}): boxes can write only to memory".encode())
+            finally:
+                os._exit(0)
+        os.close(write_end)
+        with open(read_end) as words:
+            why = words.read()
+        os.waitpid(trial, 0)
+        self._remove("/node/trial")
+        return why
+
+    def make(self) -> Box:
+        self._made += 1
+        box = super().make()
+        box.folder = f"/node/{self._made}" if self._root else ""
+        return box
 
     def end(self, box: Box) -> None:
         """The first process of a pid namespace takes the rest along."""
         tree.kill(box.pid)
 
     def bury(self, box: Box, status: int, living: Collection[int]) -> tuple[int, str]:
+        if box.folder:
+            self._remove(box.folder)
         return status, ""
 
     def orphaned(self, living: Collection[int]) -> None:
-        """It was in a namespace that has ended whole."""
+        """It was in a namespace that has ended whole, or has removed a box's folder."""
 
     def leave(self, boxes: Collection[Box]) -> None:
-        """The zygote's exit ends them."""
+        """The zygote's exit ends them; what they wrote is removed before."""
+        if not self._root:
+            return
+        tree.clear(CLEAR_S)  # all children: one may have been on its way when the word came
+        os.waitpid(self._remove("/node"), 0)
+        os.rmdir(self._trash)  # noqa: PTH106 - see `isolation._write`
+
+    def _remove(self, folder: str) -> int:
+        """In a child: large folders take their time, and they belong to the boxes' user."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._become_user()
+                nodelocal.remove(Path(folder))
+            finally:
+                os._exit(0)
+        return pid
+
+    def _become_user(self) -> None:
+        if self._drop_root:
+            isolation.become_nobody()
 
     def _fork(self, hand: socket.socket) -> int:
         """Two forks: the first enters the namespaces, the second is born into the new pid namespace as its pid 1.
@@ -100,8 +159,7 @@ class Walled(_Forked):
     def _enter(self, report: int) -> None:
         """Returns as pid 1 of the box; `report` tells the zygote which process is the box: this one, if refused."""
         try:
-            if self._drop_root:
-                isolation.become_nobody()
+            self._become_user()
             isolation.enter_namespaces(isolation.ALL_NAMESPACES, isolation.BOX_UID, isolation.BOX_UID)
             pid = os.fork()
         except OSError:
@@ -112,11 +170,29 @@ class Walled(_Forked):
             os._exit(0)
 
     def _furnish(self, hand: socket.socket) -> NoReturn:
-        isolation.furnish(self._limits.memory)
+        home, private, written = self._own_root(self._root) if self._root else self._shared_root()
         os.setsid()
         isolation.limit_processes(self._limits.processes)
         isolation.drop_capabilities()
-        inside.serve(hand, self._loaded, self._limits, "/tmp")
+        inside.serve(hand, self._loaded, self._limits, home, private, written)
+
+    def _shared_root(self) -> tuple[str, str, list[int]]:
+        isolation.furnish(self._limits.memory)
+        return "/tmp", "/tmp", []
+
+    def _own_root(self, root: Root) -> tuple[str, str, list[int]]:
+        isolation.keep_mounts_private()
+        written = []
+        if self._in_memory:
+            rooted.lay_in_memory(root, self._limits.memory)
+        else:
+            own = f"/node/{self._made}"
+            rooted.lay(root, own)
+            written.append(os.open(f"{own}/upper", os.O_PATH | os.O_DIRECTORY))
+        rooted.move_in(root, self._limits.memory)
+        isolation.settle(rooted.HOME)
+        os.environ.update({"HOME": rooted.HOME, "TMPDIR": "/tmp", "PATH": rooted.PATH})
+        return rooted.HOME, rooted.PRIVATE, written
 
 
 class Plain(_Forked):
@@ -137,7 +213,7 @@ class Plain(_Forked):
     def bury(self, box: Box, status: int, living: Collection[int]) -> tuple[int, str]:
         if status != EXIT_CLOSED:
             tree.kill_children(spare=living)  # what its supervisor could not clear is ours now
-        shutil.rmtree(self._own / str(box.pid), ignore_errors=True)
+        nodelocal.remove(self._own / str(box.pid))
         return status, ""
 
     def orphaned(self, living: Collection[int]) -> None:
@@ -147,7 +223,7 @@ class Plain(_Forked):
         for box in boxes:
             os.kill(box.pid, signal.SIGTERM)
         tree.clear(CLEAR_S, patience_s=4 * LEAVE_S)
-        shutil.rmtree(self._own, ignore_errors=True)
+        nodelocal.remove(self._own)
 
     def _fork(self, hand: socket.socket) -> int:
         parent = os.getpid()
@@ -163,5 +239,5 @@ class Plain(_Forked):
                 os.chdir(own)
                 os.environ["HOME"] = os.environ["TMPDIR"] = own
                 written = os.open(own, os.O_PATH | os.O_DIRECTORY)
-                inside.serve(hand, self._loaded, self._limits, own, [written])
+                inside.serve(hand, self._loaded, self._limits, home=own, private=own, written=[written])
         return pid

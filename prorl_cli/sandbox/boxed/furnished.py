@@ -27,19 +27,19 @@ def main() -> NoReturn:
     config = json.loads(sys.argv[2])
     hand = socket.socket(fileno=os.dup(0))
     limits = Limits(**config["limits"])
-    tools = load_tools(config["tools"])
+    tools = load_tools(config["serve"], config["tools"])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_RUNTIMES_OWN)}
     isolation.forget_environment()
     os.environ.clear()
     os.environ.update(kept | {"HOME": "/tmp", "TMPDIR": "/tmp"})
     isolation.enter_namespaces(_KINDS, os.geteuid(), os.getegid())
-    isolation.refurnish(limits.memory, sys.argv[1], config["hidden"])
+    isolation.refurnish(limits.memory, config["own"], config["hidden"])
     isolation.limit_processes(limits.processes)
     isolation.drop_capabilities()
     isolation.die_with_parent(0)  # the launcher is in another process list
     rehearse(tools)
     hand.send(b".")
-    inside.serve(hand, tools, limits, "/tmp")
+    inside.serve(hand, tools, limits, home="/tmp", private="/tmp")
 
 
 def _refuse_without_walls() -> None:

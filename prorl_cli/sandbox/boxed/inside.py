@@ -24,15 +24,20 @@ LINK = 3
 
 
 def serve(
-    hand: socket.socket, tools: dict[str, ModuleType], limits: Limits, home: str, written: Sequence[int] = ()
+    hand: socket.socket,
+    tools: dict[str, ModuleType],
+    limits: Limits,
+    home: str,
+    private: str,
+    written: Sequence[int] = (),
 ) -> NoReturn:
-    """Serve whoever's socket comes through `hand`; the policy's work begins in `home`, and the folders open as
-    `written` count as disk."""
+    """Serve whoever's socket comes through `hand`. The policy's work begins in `home`, tools keep their own files in
+    `private`, and the folders open as `written` count as disk."""
     hand, written = _only_descriptors(hand, written)
     isolation.be_first_to_go()
     isolation.forbid_new_privileges()
     isolation.set_dumpable(False)
-    Supervisor(_take_link(hand), tools, Watch(limits, written), home).serve()
+    Supervisor(_take_link(hand), tools, Watch(limits, written), home, private).serve()
 
 
 @contextlib.contextmanager

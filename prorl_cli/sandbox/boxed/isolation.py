@@ -20,7 +20,8 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
 
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+_MS_RDONLY, _MS_REMOUNT = 1, 32
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
@@ -88,10 +89,10 @@ def enter_namespaces(kinds: int, as_uid: int, as_gid: int) -> None:
 
 def furnish(memory: int) -> None:
     """As first process of a pid namespace: own /proc, own tmpfs /tmp of `memory` bytes, own host name."""
-    _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
-    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
-    _mount_memory("/tmp", memory)
-    _settle()
+    keep_mounts_private()
+    mount_proc()
+    mount_memory("/tmp", memory)
+    settle("/tmp")
 
 
 def refurnish(memory: int, own: str, hidden: Sequence[str]) -> None:
@@ -99,28 +100,62 @@ def refurnish(memory: int, own: str, hidden: Sequence[str]) -> None:
 
     What lies below `own` cannot be changed or added to, and the `hidden` folders in it are covered.
     """
-    _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
+    keep_mounts_private()
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - see `_write`
-        _mount_memory(folder, memory)
-    _mount(own, own, None, _MS_BIND | _MS_REC, None)
+        mount_memory(folder, memory)
+    bind(own, own)
     for folder in hidden:
-        _mount("tmpfs", folder, "tmpfs", _MS_RDONLY, "size=4096,nr_inodes=1,mode=0755")
-    _mount("none", own, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, None)
-    _settle()
+        mount("tmpfs", folder, "tmpfs", _MS_RDONLY, "size=4096,nr_inodes=1,mode=0755")
+    make_read_only(own)
+    settle("/tmp")
 
 
-def _mount_memory(folder: str, size: int) -> None:
-    _mount("tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},nr_inodes=65536,mode=0700")
-
-
-def _settle() -> None:
+def settle(home: str) -> None:
+    """The last step of a root that is done."""
     socket.sethostname("box")
     _write("/proc/sys/user/max_user_namespaces", "0")  # no fresh capabilities by a namespace within
-    os.chdir("/tmp")
+    os.chdir(home)
 
 
-def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None) -> None:
+def keep_mounts_private() -> None:
+    """What is mounted from now on is seen by this namespace alone."""
+    mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
+
+
+def mount_proc() -> None:
+    """The /proc of this process's pid namespace."""
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+
+
+def mount_memory(folder: str, size: int, mode: str = "0700") -> None:
+    """A tmpfs that `size` bounds."""
+    mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size},nr_inodes=65536,mode={mode}")
+
+
+def bind(source: str, target: str) -> None:
+    """With all that is mounted below it."""
+    mount(source, target, None, _MS_BIND | _MS_REC, None)
+
+
+def make_read_only(folder: str) -> None:
+    """A mount, not those below it."""
+    mount("none", folder, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | MS_NOSUID | MS_NODEV, None)
+
+
+def pivot(new: str, old: str) -> None:
+    """The mount `new` becomes the root; the old one is found at `old`, a folder below it, cut to what it is there."""
+    _checked(_LIBC.pivot_root(new.encode(), old.encode()), "pivot_root")
+    os.chdir("/")
+
+
+def let_go(old: str) -> None:
+    """Nothing below this mount can be reached any more."""
+    _checked(_LIBC.umount2(old.encode(), _MNT_DETACH), f"umount {old}")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None) -> None:
+    """The system call."""
     as_bytes = [None if text is None else text.encode() for text in (source, target, kind, data)]
     _checked(_LIBC.mount(*as_bytes[:3], ctypes.c_ulong(flags), as_bytes[3]), f"mount {target}")
 

@@ -15,7 +15,7 @@ class Box:
     """`pid` is the zygote's child; `hand` is how the box is given its socket. It is `up` once it waits for that.
 
     `number` is 0 while nobody has it; past `leave_by` it is killed. `inner` is its first process, where that is not
-    `pid`; `errors` the file that its launcher complains to, if any.
+    `pid`; `errors` the file that its launcher complains to, if any; `folder` what it writes to on the node's disk.
     """
 
     pid: int
@@ -25,12 +25,14 @@ class Box:
     leave_by: float = math.inf
     inner: int = 0
     errors: int = -1
+    folder: str = ""
 
 
 class Kind(Protocol):
-    """One way to make boxes; `tools` are the names they serve."""
+    """One way to make boxes; `tools` are the names they serve, `note` what a worker should know of the node."""
 
     tools: list[str]
+    note: str
 
     def prepare(self) -> None:
         """Once, before the first box."""

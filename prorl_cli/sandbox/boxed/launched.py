@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -18,6 +17,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from prorl_cli import nodelocal
 from prorl_cli.sandbox.boxed import isolation, tree
 from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.kinds import Box
@@ -33,6 +33,8 @@ _CREDENTIALS = struct.Struct("3i")
 
 class Launched:
     """By `launch`, a command with its `environment`, in which FOLDER stands for the zygote's own."""
+
+    note = ""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.tools: list[str] = config["tools"]
@@ -111,7 +113,7 @@ class Launched:
         for box in boxes:
             box.hand.close()
         tree.clear(CLEAR_S, patience_s=LEAVE_S)
-        shutil.rmtree(self._own, ignore_errors=True)
+        nodelocal.remove(self._own)
 
 
 def _of_first_process(status: int) -> int:

@@ -38,11 +38,13 @@ def leave() -> NoReturn:
 class Supervisor:
     """Serves one box over `link` until the worker closes it."""
 
-    def __init__(self, link: socket.socket, tools: dict[str, ModuleType], watch: Watch, home: str) -> None:
+    def __init__(
+        self, link: socket.socket, tools: dict[str, ModuleType], watch: Watch, home: str, private: str
+    ) -> None:
         self._link = link
         self._tools = tools
         self._watch = watch
-        self._home = home
+        self._home, self._private = home, private
         self._incoming = Frames()
         self._asked: deque[dict[str, Any]] = deque()
         self._call: Call | None = None
@@ -163,7 +165,7 @@ class Supervisor:
             return ForkedCall(tool.run, asked["arguments"], timeout_s, become, alone=not self._sessions)
         if name not in self._sessions:
             become = functools.partial(self._become, os.getpid(), 0)
-            self._sessions[name] = tool.open_session(Setting(home=self._home, private=self._home, become=become))
+            self._sessions[name] = tool.open_session(Setting(home=self._home, private=self._private, become=become))
         return self._sessions[name].call(asked["arguments"], time.monotonic() + timeout_s)
 
     def _become(self, parent: int, memory: int) -> None:

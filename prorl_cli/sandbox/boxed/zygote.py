@@ -2,7 +2,7 @@
 
 Speaks JSON datagrams with the worker over a socket pair (SOCK_SEQPACKET; end of file = the worker is gone):
 
-    → {"runtime", "limits", "tools", …}   once, with the lock on its folder   ← {"tools": [...]}
+    → {"runtime", "limits", "tools", …}   once, with the lock on its folder   ← {"tools": [...], "note": str}
     → {"start": n} with the box's socket                       ← {"ended": n, "status": wait status, "why": str}
     → {"end": n}
 
@@ -69,7 +69,7 @@ class Zygote:
         self._kind.prepare()
         gc.collect()
         gc.freeze()
-        self._say({"tools": self._kind.tools})
+        self._say({"tools": self._kind.tools, "note": self._kind.note})
         self._poller.register(self._control, select.POLLIN)
         self._poller.register(self._wake_r, select.POLLIN)
         while True:

@@ -26,9 +26,19 @@ class ToolError(Exception):
     """The policy's mistake, in words it can read."""
 
 
-def load_tools(folders: Iterable[str]) -> dict[str, ModuleType]:
-    """Tool name to its module, from every `*.py` of the folders (not `__init__`)."""
-    return {path.stem: _load(path) for folder in folders for path in sorted(Path(folder).glob("[!_]*.py"))}
+def load_tools(serve: Iterable[str], folders: Iterable[str]) -> dict[str, ModuleType]:
+    """Tool name to its module: prorl's tools named in `serve`, the worker's own (`../files`) by names that begin with
+    an underscore, and every `*.py` of the folders (not `__init__`)."""
+    own = Path(__file__).parent
+    paths = {name: own / f"{name}.py" for name in serve}
+    paths |= {f"_{path.stem}": path for path in files(own.parent / "files")}
+    paths |= {path.stem: path for folder in folders for path in files(Path(folder))}
+    return {name: _load(name, path) for name, path in paths.items()}
+
+
+def files(folder: Path) -> list[Path]:
+    """Those that are tools."""
+    return sorted(folder.glob("[!_]*.py"))
 
 
 def rehearse(tools: dict[str, ModuleType]) -> None:
@@ -39,8 +49,8 @@ def rehearse(tools: dict[str, ModuleType]) -> None:
             tool.run(warm)
 
 
-def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"prorl_tool_{path.stem}", path)
+def _load(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"prorl_tool_{name}", path)
     assert spec and spec.loader, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -1,0 +1,107 @@
+"""A root of a box's own: an image or the host's programs, and over it what the box writes, on the node's own disk.
+
+Where the kernel refuses that (an overlay in a user namespace: Linux 5.11, no network filesystem), the root is read-only
+but for folders in memory. The box's first process builds it, moves in and lets go of the old one. Called by `forked`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prorl_cli.sandbox.boxed import isolation
+from prorl_cli.sandbox.boxed.isolation import bind, mount, mount_memory
+
+HOME = "/home/box"
+PRORL = "/.prorl"
+PRIVATE = f"{PRORL}/private"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_STAGE = "/tmp"
+"""Where the new root is put together."""
+_OLD = "/.old"
+_FOLDERS = (_OLD, PRORL, "/proc", "/dev", "/tmp", "/var/tmp", HOME)
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"} | {
+    name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """What boxes begin with: the folder `lower`, and mounts over it, as pairs of the zygote's path and their own."""
+
+    lower: str
+    binds: Sequence[Sequence[str]]
+
+
+def lay(root: Root, own: str) -> None:
+    """Stage a root whose changes go to `own`/upper. Raises `OSError` where the kernel refuses that."""
+    upper, work = f"{own}/upper", f"{own}/work"
+    for folder in (own, upper, work, *(upper + path for path in _FOLDERS)):
+        os.makedirs(folder, 0o755)
+    _know_user(f"{root.lower}/etc/passwd", f"{upper}/etc")
+    data = f"lowerdir={root.lower},upperdir={upper},workdir={work},userxattr,volatile"
+    mount("overlay", _STAGE, "overlay", isolation.MS_NOSUID | isolation.MS_NODEV, data)
+
+
+def _know_user(passwd: str, etc: str) -> None:
+    """The box's user gets a name, as many programs want."""
+    with contextlib.suppress(OSError):
+        text = Path(passwd).read_text(errors="surrogateescape")
+        number = str(isolation.BOX_UID)
+        if any(line.split(":")[2:3] == [number] for line in text.splitlines()):
+            return
+        Path(etc).mkdir()
+        line = f"box:x:{number}:{number}:box:{HOME}:/bin/sh\n"
+        Path(etc, "passwd").write_text(f"{text}{line}", errors="surrogateescape")
+
+
+def lay_in_memory(root: Root, memory: int) -> None:
+    """Stage a root of which only the top folder, the home and /tmp can be written, in `memory` bytes."""
+    mount_memory(_STAGE, memory, "0755")
+    for name in os.listdir(root.lower):
+        source, target = f"{root.lower}/{name}", f"{_STAGE}/{name}"
+        if os.path.islink(source):
+            os.symlink(os.readlink(source), target)
+        elif os.path.isdir(source) and name not in ("proc", "dev", "tmp", "home"):
+            os.mkdir(target)
+            bind(source, target)
+    for folder in _FOLDERS:
+        with contextlib.suppress(OSError):  # /var may be there, and read-only
+            os.makedirs(_STAGE + folder, exist_ok=True)
+
+
+def move_in(root: Root, memory: int) -> None:
+    """As first process of a pid namespace: the staged root becomes the only one, with /proc, devices and /tmp."""
+    isolation.pivot(_STAGE, _STAGE + _OLD)
+    bind(_OLD + PRORL, PRORL)
+    for source, inside in root.binds:
+        bind(_OLD + source, inside)
+    for folder in (PRIVATE, "/tmp", "/var/tmp"):
+        with contextlib.suppress(FileNotFoundError):
+            mount_memory(folder, memory)
+    isolation.mount_proc()
+    _devices(memory)
+    isolation.let_go(_OLD)
+    os.rmdir(_OLD)
+
+
+def _devices(memory: int) -> None:
+    mount_memory("/dev", 1 << 16, "0755")
+    for name in _DEVICES:
+        if os.path.exists(f"{_OLD}/dev/{name}"):
+            os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY))
+            bind(f"{_OLD}/dev/{name}", f"/dev/{name}")
+    for name, target in _LINKS.items():
+        os.symlink(target, f"/dev/{name}")
+    for name in ("pts", "shm"):
+        os.mkdir(f"/dev/{name}")
+    mount(
+        "devpts", "/dev/pts", "devpts", isolation.MS_NOSUID | isolation.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"
+    )
+    mount_memory("/dev/shm", memory)
+    isolation.make_read_only("/dev")
