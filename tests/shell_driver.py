@@ -23,16 +23,11 @@ BASH = "prorl_cli.sandbox.boxed.shell.session:BashSession"
 
 
 class Driver:
-    """`folder` gets a home and a private folder. Use as a context manager."""
+    """One such process; `begin` makes a session in it. Use as a context manager."""
 
-    def __init__(self, folder, session=BASH, **environment):
-        self.home, self.private = Path(folder, "home"), Path(folder, "private")
-        self.home.mkdir(exist_ok=True)
-        self.private.mkdir(exist_ok=True)
-        command = [sys.executable, __file__, session, str(self.home), str(self.private)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
-        )
+    def __init__(self, session=BASH):
+        command = [sys.executable, __file__, session]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self):
         return self
@@ -42,11 +37,22 @@ class Driver:
         self._process.stdout.close()
         self._process.wait(20)
 
-    def ask(self, arguments, timeout_s=20.0, **order):
-        """The result, with `seconds` (from asking to answer, in the driver) and the driver's `peak` memory in KiB."""
-        self._process.stdin.write(json.dumps({"arguments": arguments, "timeout_s": timeout_s, **order}) + "\n")
+    def begin(self, folder, **environment):
+        """A new session in place of the last, with a home and a private folder below `folder`."""
+        self.home, self.private = Path(folder, "home"), Path(folder, "private")
+        self.home.mkdir(exist_ok=True)
+        self.private.mkdir(exist_ok=True)
+        self._say({"home": str(self.home), "private": str(self.private), "environment": environment})
+        return self
+
+    def _say(self, order):
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
+
+    def ask(self, arguments, timeout_s=20.0, **order):
+        """The result, with `seconds` (from asking to answer, in the driver) and the driver's `peak` memory in KiB."""
+        return self._say({"arguments": arguments, "timeout_s": timeout_s, **order})
 
     def run(self, command, timeout_s=20.0):
         return self.ask({"command": command}, timeout_s)
@@ -61,22 +67,31 @@ class Driver:
 
 
 class Loop:
-    """What a box's first process does with a session."""
+    """What a box's first process does with a session that `make` makes."""
 
-    def __init__(self, session):
-        self.session = session
+    def __init__(self, make):
+        self._make = make
+        self._environment = dict(os.environ)
+        self._session = None
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def serve(self):
         while order := self._idle():
-            for seconds in self._answers(order):
-                print(json.dumps(seconds), flush=True)
+            for answer in self._answers(order) if "arguments" in order else self._begin(order):
+                print(json.dumps(answer), flush=True)
+
+    def _begin(self, order):
+        tree.clear(10.0)
+        os.environ.clear()
+        os.environ.update(self._environment | order["environment"])
+        self._session = self._make(Setting(home=order["home"], private=order["private"], become=become))
+        yield {}
 
     def _answers(self, order):
         began = time.monotonic()
-        call = self.session.call(order["arguments"], began + order["timeout_s"])
+        call = self._session.call(order["arguments"], began + order["timeout_s"])
         limit_at = began + order.get("limit_after_s", math.inf)
         while call.result is None:
             now = time.monotonic()
@@ -92,13 +107,13 @@ class Loop:
 
     def _idle(self):
         """The next order, or None at the end of them."""
-        while 0 not in self._poll(self.session, None, 0):
+        while 0 not in self._poll(self._session, None, 0):
             pass
         return json.loads(line) if (line := sys.stdin.readline()) else None
 
     def _poll(self, owner, patience_s, *others):
         poller = select.poll()
-        for descriptor in (self._wake, *others, *owner.descriptors()):
+        for descriptor in (self._wake, *others, *(owner.descriptors() if owner else ())):
             poller.register(descriptor, select.POLLIN)
         found = [fd for fd, _ in poller.poll(None if patience_s is None else max(0, math.ceil(patience_s * 1000)))]
         for descriptor in found:
@@ -124,12 +139,11 @@ def become():
     os.closerange(3, 1 << 16)
 
 
-def main(session, home, private):
+def main(session):
     isolation.adopt_orphans()
     module, _, name = session.partition(":")
-    make = getattr(importlib.import_module(module), name)
     try:
-        Loop(make(Setting(home=home, private=private, become=become))).serve()
+        Loop(getattr(importlib.import_module(module), name)).serve()
     finally:
         signal.set_wakeup_fd(-1)
         tree.clear(10.0)

@@ -130,7 +130,7 @@ class BashCall:
             self._begun = True
         else:
             self._session.exit_code = record.exit_code
-            self._session.folder = record.folder
+            self._session.folder = record.folder or self._session.folder
             self._answer()
 
     def ended(self, pid: int, status: int) -> None:

@@ -43,7 +43,7 @@ _DEFAULTS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGCHLD", "SIGPIPE", "SI
 
 def find_bash() -> str | None:
     """The program, on the box's search path."""
-    folders = (os.environ.get("PATH", "") + ":" + _FOLDERS).split(":")
+    folders = os.environ.get("PATH", _FOLDERS).split(":")
     paths = (f"{folder}/bash" for folder in folders if folder.startswith("/"))
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 

@@ -18,9 +18,9 @@ _BOOT = r"""set +H +o history; unset HISTFILE MAILCHECK
 __prorl_begin() { if { builtin : >&OUTPUT; } 2>/dev/null; then builtin printf '%s begun \0' "$1" >&0
 else builtin printf '%s blind \0' "$1" >&0; fi; return "$2"; }
 __prorl_done() { builtin printf '%s done %s %s\0' "$1" "$2" "${PWD-}" >&0; }
-__prorl_save() { { builtin printf 'builtin cd -- %q\n' "${PWD-}"; builtin declare -p; builtin declare -f
-builtin declare -F; builtin umask -p; builtin trap -p; builtin alias -p; builtin shopt -p; builtin set +o
-builtin echo '# whole'; } >| "$1"; } 2>/dev/null
+__prorl_save() { { builtin printf 'builtin cd -- %q\n' "${PWD-}"; builtin declare -p; builtin umask -p
+builtin trap -p; builtin shopt -p; builtin set +o; builtin echo 'set +e +t'; builtin declare -f; builtin declare -F
+builtin alias -p; builtin echo '# whole'; } >| "$1"; } 2>/dev/null
 """.replace("OUTPUT", str(OUTPUT))
 
 WHOLE = b"\n# whole\n"
@@ -40,23 +40,25 @@ class Record:
 def boot(folder: str, state: str | None, at_exit: str) -> str:
     """First lines of a shell: go to `folder`, take over what the file `state` holds, leave one such file `at_exit`.
 
-    `set -e` and `set -t` are not taken over: they are why a shell ended, and would end the next one.
+    `set -e` and `set -t` are not taken over: they are why a shell ended, and would end the next one. Options come
+    before functions, functions before aliases, since each changes what is read after it.
     """
-    lines = [_BOOT + f"builtin cd -- {shlex.quote(folder)}"]
+    lines = [f"{_BOOT}builtin cd -- {shlex.quote(folder)}"]
     if state:
-        lines.append(f"builtin . {shlex.quote(state)} </dev/null >/dev/null 2>&1; set +e +t")
-    lines.append(f"builtin trap -- {shlex.quote(f'__prorl_save {shlex.quote(at_exit)}')} EXIT")
+        lines.append(f"builtin . {shlex.quote(state)} </dev/null >/dev/null 2>&1")
+    save = f"{{ __prorl_save {shlex.quote(at_exit)}; }} 2>/dev/null"
+    lines.append(f"\\builtin trap -- {shlex.quote(save)} EXIT")
     return "\n".join(lines) + "\n"
 
 
 def sourced(path: str) -> str:
     """Runs the command in a file."""
-    return f"builtin . {shlex.quote(path)}"
+    return f"\\builtin . {shlex.quote(path)}"
 
 
 def inline(command: str) -> str:
     """Runs a command that could not be written to a file."""
-    return "builtin eval -- $'" + "".join(map(_escaped, command)) + "'"
+    return "\\builtin eval -- $'" + "".join(map(_escaped, command)) + "'"
 
 
 def _escaped(character: str) -> str:
@@ -72,8 +74,8 @@ def lines(nonce: str, run: str, before: int, save: str | None) -> str:
     """
     then = "||" if before else "&&"
     pipes = f"</dev/null >&{OUTPUT} 2>&1 {OUTPUT}>&-"
-    done = f'__prorl_done {nonce} "$?" || builtin :'
-    saved = f"; __prorl_save {shlex.quote(save)} || builtin :" if save else ""
+    done = f'__prorl_done {nonce} "$?" || \\builtin :'
+    saved = f"; __prorl_save {shlex.quote(save)} || \\builtin :" if save else ""
     return f"__prorl_begin {nonce} {before} {then} {run} {pipes}; {done}\n{done}{saved}\n"
 
 
