@@ -15,7 +15,7 @@ from pathlib import Path
 
 from prorl_cli.errors import RunDirError
 
-FORMAT = 1
+FORMAT = 2
 """Version of the run directory's layout and records; another one is refused."""
 
 

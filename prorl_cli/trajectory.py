@@ -47,6 +47,8 @@ class StopReason(StrEnum):
     """The policy's box went over its number of processes."""
     LIMIT_CPU = "limit:cpu"
     """The policy's box went over its CPU seconds."""
+    LIMIT_DISK = "limit:disk"
+    """The policy's box went over what it may write."""
     BOX_KILLED = "box_killed"
     """The policy's own action ended its box."""
     NONE = "none"
@@ -184,7 +186,8 @@ class ToolCall(Record):
 
 
 class Timings(Record):
-    """Seconds an episode spent: waiting for slots, in each stage, and within RUN in model and tools."""
+    """Seconds an episode spent: waiting for slots, in each stage, within RUN in model and tools, and, in no stage, on
+    boxes that died and their replays."""
 
     queue: float = 0.0
     init: float = 0.0
@@ -192,11 +195,14 @@ class Timings(Record):
     llm: float = 0.0
     tool: float = 0.0
     eval: float = 0.0
+    replay: float = 0.0
 
 
 class Trajectory(Record):
     """One finished member of a group. `error_class` is set exactly when the rollout failed; then `reward` is 0
-    and never used."""
+    and never used. `verdict` says in words what the reward is for, where the task's handler said so. `replays` counts
+    the fresh boxes in which the calls were repeated after a box had died; it is `diverged` when one of them then gave
+    another output than the policy had been told."""
 
     group: int
     member: int
@@ -216,6 +222,9 @@ class Trajectory(Record):
     image: str = ""
     worker: str = ""
     answer: str = ""
+    verdict: str = ""
+    replays: int = 0
+    diverged: bool = False
 
     @property
     def id(self) -> str:

@@ -24,7 +24,7 @@ class Boxed(QuestionAnswer):
     """Opens its box, and then keeps the policy waiting for ever."""
 
     async def run(self, job):
-        await job.tools._open()
+        await job.tools.box.open()
         await job.policy.generate(job.session, [0, 4], 50, 1)
         await asyncio.Event().wait()
 

@@ -97,7 +97,9 @@ def filled(run):
 def test_status_counts_what_the_spool_holds_and_what_was_announced(run):
     status = read_status(filled(run))
     assert status.state == "running"
-    assert status.trajectories == {"finished": 6, "failed": {"engine": 1}, "dropped": {"zero_variance": 4}}
+    assert status.trajectories == {
+        "finished": 6, "failed": {"engine": 1}, "dropped": {"zero_variance": 4}, "replayed": 0, "diverged": 0,
+    }  # fmt: skip
     assert (status.throughput["trajectories_per_min"], status.throughput["tokens_per_s"]) == (6.0, 0.2)
     assert status.learner["step_s"] == 2.0 and status.learner["reward"] == 0.375
     assert status.reward_curve == [0.25, 0.5]
@@ -115,7 +117,7 @@ def test_status_as_json_has_the_documented_keys(run):
     for key in ("state", "step", "steps", "waits", "roles"):
         assert key in status
     assert set(status["eval"]["before"]) >= {"pass_at_1", "stderr", "n"}
-    assert set(status["trajectories"]) == {"finished", "failed", "dropped"}
+    assert set(status["trajectories"]) == {"finished", "failed", "dropped", "replayed", "diverged"}
     now = {"trajectories_per_min_now", "tokens_per_s_now"}
     assert set(status["throughput"]) == {"trajectories_per_min", "tokens_per_s", *now}
     assert set(status["learner"]) >= {"step_s", "reward", "entropy", "kl"}

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from prorl_cli.errors import CorruptRecord, RunDirError
+from prorl_cli.rundir import RunDir
 from prorl_cli.spool.log import LogReader
 from prorl_cli.spool.requests import RequestFollower, RequestWriter, all_requests
 from prorl_cli.spool.trajectories import (
@@ -214,3 +215,18 @@ def test_a_damaged_request_is_logged_and_left_out(run, caplog):
         assert RequestFollower(run, "one").poll() == [request(0), DRAIN]
     assert "000001.seg" in caplog.text
     assert [found for _, found in all_requests(run)] == [request(0), DRAIN]
+
+
+def test_replays_and_divergence_reach_whoever_reads_only_the_index(run):
+    made = [trajectory(0), trajectory(1, replays=2), trajectory(2, replays=300, diverged=True)]
+    write(run, "worker-a-1-x", *made)
+    entries = TrajectoryFollower(run).poll()
+    assert [(e.replays, e.diverged) for e in entries] == [(0, False), (2, False), (127, True)]
+    read = [read_trajectory(run, entry) for entry in entries]
+    assert [(t.replays, t.diverged) for t in read] == [(0, False), (2, False), (300, True)]
+
+
+def test_a_run_of_the_format_before_is_refused_in_words(run):
+    run.provenance.write_text('{"format": 1}')
+    with pytest.raises(RunDirError, match="layout 1, this one reads 2"):
+        RunDir.open(run.root)

@@ -2,7 +2,7 @@
 
 Bad behaviour of the policy is never an error: a malformed call is answered in words and the episode goes on; a
 limit ends it, scored. What is not the policy's doing is an `InfraError`. However the loop ends, cancellation
-included, the episode's box is closed.
+included, the episode's box is closed, unless the caller wants to look into it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
+from prorl_cli.agent.recovery import Result
 from prorl_cli.agent.render import Call, Message, Renderer, Turn
 from prorl_cli.agent.sequence import Authored, SequenceBuilder
-from prorl_cli.agent.toolbox import Refusal, Result, ToolBox
+from prorl_cli.agent.toolbox import Refusal, ToolBox
 from prorl_cli.errors import InfraError
 from prorl_cli.trajectory import ErrorClass, Sequence, StopReason, ToolCall
 
@@ -74,9 +75,11 @@ async def run_episode(
     seed: int,
     *,
     session: str = "",
+    keep_box: bool = False,
 ) -> Episode:
-    """Run one episode to its end and close its box. `seed` decides every turn's sampling; `session` (default: the
-    seed) is what engines are chosen by. `InfraError` when the machinery fails."""
+    """Run one episode to its end and close its box, unless `keep_box`, then only when it failed. `seed` decides every
+    turn's sampling; `session` (default: the seed) is what engines are chosen by. `InfraError` when the machinery
+    fails."""
     episode = _Running(policy, renderer, tools, limits, seed, session or str(seed))
     clock = limits.timer(limits.seconds)
     try:
@@ -86,7 +89,10 @@ async def run_episode(
         if not clock.expired():
             raise
         stop = StopReason.RUN_TIMEOUT
-    finally:
+    except BaseException:
+        await tools.close()
+        raise
+    if not keep_box:
         await tools.close()
     return episode.ended(stop)
 
@@ -137,12 +143,12 @@ class _Running:
 
     async def _act(self, number: int, turn: Turn) -> Result:
         """Run the turn's call, or say why it is none; recorded either way."""
-        started = time.monotonic()
+        started, lost_s = time.monotonic(), self._tools.box.lost_s
         call = turn.call or Call(tool="", arguments={})
         try:
             result = await self._tools.call(call) if turn.call else Refusal(output=f"error: {turn.malformed}")
         finally:
-            seconds = time.monotonic() - started
+            seconds = time.monotonic() - started - (self._tools.box.lost_s - lost_s)
             self._tool_s += seconds
         arguments = call.shown if turn.call else turn.text
         self._calls.append(

@@ -6,11 +6,12 @@ itself reports is handed on; who is to blame for it is the loop's to say.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from prorl_cli.agent.recovery import BoxFactory, LastingBox, Result, Standing
 from prorl_cli.agent.render import Call, Tool
 from prorl_cli.errors import UserError, boundary
 from prorl_cli.trajectory import ErrorClass
@@ -32,28 +33,6 @@ _TYPES = {"string": str}
 """Python's type of each JSON schema type that a tool's parameter has."""
 
 
-class Result(Protocol):
-    """What a box answers (`sandbox.ToolResult`)."""
-
-    @property
-    def output(self) -> str: ...
-    @property
-    def outcome(self) -> str: ...
-
-
-class Box(Protocol):
-    """One episode's box (`sandbox.Box`)."""
-
-    async def call(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Result: ...
-    async def close(self) -> None: ...
-
-
-class BoxFactory(Protocol):
-    """Where boxes come from (`sandbox.BoxFactory`)."""
-
-    async def start(self) -> Box: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A call answered without a box."""
@@ -63,30 +42,31 @@ class Refusal:
 
 
 class ToolBox:
-    """`tools` by name, run in a box from `factory`; each call has `timeout_s` seconds."""
+    """`tools` by name, run in a box from `factory`; each call has `timeout_s` seconds.
 
-    def __init__(self, factory: BoxFactory, tools: Iterable[str], timeout_s: float) -> None:
+    `box` is that box: what the tools need is put there before the first call, what they made is read there."""
+
+    def __init__(
+        self,
+        factory: BoxFactory,
+        tools: Iterable[str],
+        timeout_s: float,
+        standing: Standing = lambda _: nullcontext(),
+    ) -> None:
         self.tools = tuple(tool_named(name) for name in tools)
-        self._factory, self._timeout_s = factory, timeout_s
-        self._box: Box | None = None
+        self.box = LastingBox(factory, standing)
+        self._timeout_s = timeout_s
 
     async def call(self, call: Call) -> Result:
         """Run one call; `InfraError(sandbox)` when no box can be had."""
         if wrong := self._mistake(call):
             return Refusal(output=f"error: {wrong}")
         with boundary(ErrorClass.SANDBOX, f"tool {call.tool}"):
-            return await (await self._open()).call(call.tool, call.arguments, self._timeout_s)
+            return await self.box.call(call.tool, call.arguments, self._timeout_s)
 
     async def close(self) -> None:
         """End the box, whatever it does; idempotent, and finished even if the caller is cancelled meanwhile."""
-        box, self._box = self._box, None
-        if box is not None:
-            await asyncio.shield(asyncio.ensure_future(box.close()))
-
-    async def _open(self) -> Box:
-        if self._box is None:
-            self._box = await self._factory.start()
-        return self._box
+        await self.box.close()
 
     def _mistake(self, call: Call) -> str:
         tool = next((tool for tool in self.tools if tool.name == call.tool), None)

@@ -77,18 +77,26 @@ def _print_sample(console: Console, trajectory: Trajectory, decode: Callable[[li
     console.rule(f"{trajectory.id}  {trajectory.task.domain}", align="left")
     console.print(
         f"reward {trajectory.reward:.2f}  {trajectory.stop_reason}  weights {oldest}–{newest}  "
-        f"{len(trajectory.tool_calls)} tool calls  {trajectory.worker}",
+        f"{len(trajectory.tool_calls)} tool calls  {_boxes(trajectory)}{trajectory.worker}",
         style="dim", highlight=False,
     )  # fmt: skip
+    if trajectory.verdict:
+        console.print(escape(trajectory.verdict), style="dim", highlight=False)
     for author, text in transcript(trajectory, decode):
         console.print(f"[bold cyan]{escape(text)}[/]" if author == "policy" else escape(text), end="", highlight=False)
     console.print(f"\n[red]{escape(trajectory.error)}[/]" if trajectory.error else "")
+
+
+def _boxes(trajectory: Trajectory) -> str:
+    diverged = ", diverged" if trajectory.diverged else ""
+    return f"{trajectory.replays} replays{diverged}  " if trajectory.replays else ""
 
 
 def _as_json(trajectory: Trajectory, decode: Callable[[list[int]], str]) -> dict[str, object]:
     return {
         "id": trajectory.id, "domain": trajectory.task.domain, "reward": trajectory.reward,
         "stop_reason": trajectory.stop_reason, "error": trajectory.error, "answer": trajectory.answer,
+        "verdict": trajectory.verdict, "replays": trajectory.replays, "diverged": trajectory.diverged,
         "versions": trajectory.versions, "tool_calls": msgspec.to_builtins(trajectory.tool_calls),
         "transcript": [{"author": author, "text": text} for author, text in transcript(trajectory, decode)],
     }  # fmt: skip

@@ -163,7 +163,9 @@ def _domains(status: Status) -> list[RenderableType]:
 def _drops(status: Status) -> str:
     counts = status.trajectories
     failed, dropped = _classes(counts["failed"]), _classes(counts["dropped"])
-    return f"trajectories  {counts['finished']} finished; failed: {failed}; dropped: {dropped}"
+    replayed = f"; went on in a fresh box: {counts['replayed']} ({counts['diverged']} diverged)"
+    line = f"trajectories  {counts['finished']} finished; failed: {failed}; dropped: {dropped}"
+    return line + replayed if counts["replayed"] else line
 
 
 def _errors(status: Status) -> list[RenderableType]:

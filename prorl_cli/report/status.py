@@ -114,7 +114,10 @@ def read_status(run: RunDir, tally: Tally | None = None, jobs: Sequence[JobStatu
         run=str(run.root), name=recipe.name, state=state, reason=reason, attempt=attempt,
         step=max(run.weight_folders(), default=0), steps=recipe.learner.steps,
         eval=_evals(evaluations(run), recipe.learner.steps),
-        trajectories={"finished": counts.finished, "failed": dict(counts.failed), "dropped": _dropped(published)},
+        trajectories={
+            "finished": counts.finished, "failed": dict(counts.failed), "dropped": _dropped(published),
+            "replayed": counts.replayed, "diverged": counts.diverged,
+        },
         errors=counts.errors(),
         throughput=flow.throughput(counts, endpoints) | flow.throughput_now(workers_rows),
         throughput_curve=flow.throughput_curve(published, recipe.rollout.group_size),

@@ -18,6 +18,8 @@ class Tally:
         self._follower = TrajectoryFollower(run)
         self.finished = 0
         self.tokens = 0
+        self.replayed = self.diverged = 0
+        """Episodes that went on in a fresh box after theirs had died; and those that then saw another output."""
         self.failed = Counter[str]()
         self.finished_of = Counter[int]()
         self.reward_of = Counter[int]()
@@ -29,6 +31,8 @@ class Tally:
         """Count what was appended since."""
         for entries in self._follower.chunks():
             for entry in entries:
+                self.replayed += entry.replays > 0
+                self.diverged += entry.diverged
                 if entry.error_class is None:
                     self.finished += 1
                     self.tokens += entry.authored

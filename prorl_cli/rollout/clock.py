@@ -1,4 +1,5 @@
-"""Stage clocks: they run while an episode's stage works, and stand still while it waits in somebody's queue."""
+"""Stage clocks: they run while an episode's stage works, and stand still while it waits in somebody's queue, or for a
+box in place of one that died."""
 
 from __future__ import annotations
 
@@ -49,6 +50,11 @@ class Clock:
         self._spent_s, self._since = self.spent_s, None
         self._reschedule(None)
 
+    def forgive(self, seconds: float) -> None:
+        """Take back what was spent in vain, while it stands still."""
+        if self._inside:
+            self._spent_s = max(0.0, self._spent_s - seconds)
+
     def go(self) -> None:
         """Run again, where it stood."""
         if self._inside:
@@ -66,7 +72,7 @@ class Clocks:
 
     def __init__(self) -> None:
         self._clocks: list[Clock] = []
-        self._queues = 0
+        self._queues = self._reasons = 0
         self._queued_s = 0.0
         self.cut_s = 0.0
         """How long the policy's last turn had been without an answer when it was cut; 0 when none was."""
@@ -86,14 +92,32 @@ class Clocks:
         """Nobody's clock runs inside the block."""
         started = time.monotonic()
         self._queues += 1
+        try:
+            with self._standing():
+                yield
+        finally:
+            self._queues -= 1
+            if not self._queues:
+                self._queued_s += time.monotonic() - started
+
+    @contextmanager
+    def recovering(self, lost_s: float) -> Iterator[None]:
+        """Nobody's clock runs inside the block, nor has it run for the `lost_s` seconds before: a box died."""
+        with self._standing():
+            for clock in self._clocks:
+                clock.forgive(lost_s)
+            yield
+
+    @contextmanager
+    def _standing(self) -> Iterator[None]:
+        self._reasons += 1
         for clock in self._clocks:
             clock.stand()
         try:
             yield
         finally:
-            self._queues -= 1
-            if not self._queues:
-                self._queued_s += time.monotonic() - started
+            self._reasons -= 1
+            if not self._reasons:
                 for clock in self._clocks:
                     clock.go()
 

@@ -38,6 +38,7 @@ class Member:
     parts: Parts
     client: Client
     policy: EnginePolicy | None = None
+    tools: ToolBox | None = None
 
     @property
     def session(self) -> str:
@@ -55,6 +56,7 @@ class Member:
         item = await parts.items.get(request.task, request.purpose is Purpose.EVAL)
         self.policy = EnginePolicy(self.client, QueueingLeases(parts.leases, clocks), self._sampling())
         agent = recipe.agent
+        self.tools = ToolBox(parts.boxes, agent.tools, recipe.sandbox.tool_timeout, clocks.recovering)
         return Job(
             ref=request.task,
             item=item,
@@ -62,7 +64,9 @@ class Member:
             session=self.session,
             policy=TimedPolicy(self.policy, clocks),
             renderer=parts.renderer,
-            tools=ToolBox(parts.boxes, agent.tools, recipe.sandbox.tool_timeout),
+            tools=self.tools,
+            boxes=parts.boxes,
+            eval_s=recipe.rollout.eval.timeout,
             limits=Limits(
                 max_turns=agent.max_turns,
                 max_tokens=agent.max_tokens,
@@ -106,6 +110,9 @@ class Member:
             image=self.parts.boxes.image,
             worker=worker,
             answer=_text(episode.answer) if episode else "",
+            verdict=_text(score.verdict) if score else "",
+            replays=self.tools.box.replays if self.tools else 0,
+            diverged=self.tools.box.diverged if self.tools else False,
         )
 
 

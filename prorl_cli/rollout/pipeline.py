@@ -3,7 +3,9 @@
 Knows neither HTTP nor logs: whoever submits gets each result by a callback, exactly once, unless it was cancelled.
 A member is known by (purpose, group, member, try); submitting it again changes nothing. Rules:
 
-- A stage's clock runs only while the stage works: not while the member waits for a slot, for a lease or for a verifier.
+- A stage's clock runs only while the stage works: not while the member waits for a slot, for a lease or for a verifier,
+  nor while a box is replayed in place of one that died.
+- A member's box is closed after RUN, or after EVAL where the handler keeps it, however the member ends.
 - An `InfraError` keeps its class; anything else that a handler raises is `task`; a clock that ran out is `init` in
   INIT, `verifier` in EVAL. In RUN it is the policy's doing and is scored with what there is, unless the turn it cut
   had been without an answer for half of the clock: then an engine hung, and that is `engine`.
@@ -186,6 +188,13 @@ class Pipeline:
         trace.work.finished(_result(trace, score, failure))
 
     async def _stages(self, trace: _Trace) -> Score:
+        try:
+            return await self._one_after_the_other(trace)
+        finally:
+            if trace.job is not None:
+                await trace.job.tools.close()
+
+    async def _one_after_the_other(self, trace: _Trace) -> Score:
         handler = trace.work.handler
         async with self._stage(Stage.INIT, trace):
             trace.job = job = await trace.work.prepare(trace.clocks)
@@ -260,13 +269,15 @@ async def _run(handler: Handler, job: Job, trace: _Trace) -> Episode:
         return episode
     finally:
         trace.leases_s = trace.clocks.queued_s - queued_s
-        await job.tools.close()
+        if not handler.keeps_box:
+            await job.tools.close()
 
 
 def _sound(score: Score) -> Score:
     if not isinstance(score, Score) or not all(map(math.isfinite, (score.reward, *score.parts.values()))):
         raise TypeError(f"eval gave {score!r}, not a Score of finite numbers")
-    return Score(reward=float(score.reward), parts={str(name): float(part) for name, part in score.parts.items()})
+    parts = {str(name): float(part) for name, part in score.parts.items()}
+    return Score(reward=float(score.reward), parts=parts, verdict=str(score.verdict))
 
 
 def _call_back(trace: _Trace, error: BaseException) -> None:
@@ -302,6 +313,7 @@ def _result(trace: _Trace, score: Score | None, failure: ProrlError | None) -> R
         queue=trace.slots_s + trace.clocks.queued_s,
         init=spent.get(Stage.INIT, 0.0), run=spent.get(Stage.RUN, 0.0), eval=spent.get(Stage.EVAL, 0.0),
         llm=max(0.0, episode.llm_s - trace.leases_s) if episode else 0.0, tool=episode.tool_s if episode else 0.0,
+        replay=trace.job.tools.box.lost_s if trace.job else 0.0,
     )  # fmt: skip
     return Result(
         key=trace.work.key, episode=episode, score=score, timings=timings,

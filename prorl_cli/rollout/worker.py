@@ -120,5 +120,5 @@ def counted(record: Trajectory) -> dict[str, float]:
     return {
         outcome: 1, "tokens": record.tokens, "authored": record.authored, "queue_s": timings.queue,
         "init_s": timings.init, "run_s": timings.run, "llm_s": timings.llm, "tool_s": timings.tool,
-        "eval_s": timings.eval,
+        "eval_s": timings.eval, "replay_s": timings.replay, "replayed": record.replays > 0, "diverged": record.diverged,
     }  # fmt: skip

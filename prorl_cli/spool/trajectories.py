@@ -19,9 +19,11 @@ from prorl_cli.rundir import RunDir
 from prorl_cli.spool.log import LogReader, LogWriter, Row
 from prorl_cli.trajectory import ErrorClass, Purpose, RecordRef, StopReason, Trajectory, check_trajectory
 
-_FACTS = struct.Struct("<qiiiIIiidfBBB")
+_FACTS = struct.Struct("<qiiiIIiidfBBBB")
 FACTS_SIZE = _FACTS.size
 _PURPOSES, _STOPS, _ERRORS = tuple(Purpose), tuple(StopReason), (None, *ErrorClass)
+_DIVERGED, _REPLAYS = 0x80, 0x7F
+"""What the last byte of the facts holds."""
 _ANY_TOKEN = 1 << 32
 """Vocabulary size when a record is read: the vocabulary was checked at the door."""
 
@@ -32,7 +34,8 @@ _decoder = msgspec.msgpack.Decoder(Trajectory)
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """The facts of one finished member. `writer` and `seq` name its record; `oldest` and `newest` are weight versions
-    among its authored tokens (-1: none); `seconds` is what its RUN stage took."""
+    among its authored tokens (-1: none); `seconds` is what its RUN stage took; `replays` and `diverged` are as in the
+    record, counted to 127."""
 
     writer: str
     seq: int
@@ -50,6 +53,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     stop_reason: StopReason
     error_class: ErrorClass | None
     row: Row
+    replays: int = 0
+    diverged: bool = False
 
     @property
     def ref(self) -> RecordRef:
@@ -166,6 +171,7 @@ def _facts(trajectory: Trajectory) -> bytes:
         _PURPOSES.index(trajectory.purpose),
         _STOPS.index(trajectory.stop_reason),
         _ERRORS.index(trajectory.error_class),
+        min(trajectory.replays, _REPLAYS) | trajectory.diverged * _DIVERGED,
     )
 
 
@@ -173,7 +179,8 @@ def _entries(writer: str, rows: list[Row]) -> list[Entry]:
     found = []
     purposes, stops, errors = _PURPOSES, _STOPS, _ERRORS
     for row in rows:
-        a, b, c, d, e, f, g, h, reward, seconds, purpose, stop, error = _FACTS.unpack(row.facts)
+        a, b, c, d, e, f, g, h, reward, seconds, purpose, stop, error, boxes = _FACTS.unpack(row.facts)
         kinds = purposes[purpose], stops[stop], errors[error]
-        found.append(Entry(writer, row.seq, a, b, c, d, e, f, g, h, reward, seconds, *kinds, row))
+        replays, diverged = boxes & _REPLAYS, boxes >= _DIVERGED
+        found.append(Entry(writer, row.seq, a, b, c, d, e, f, g, h, reward, seconds, *kinds, row, replays, diverged))
     return found

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-from prorl_cli.agent import Episode, Limits, Policy, Renderer, ToolBox
+from prorl_cli.agent import BoxFactory, Episode, Limits, Policy, Renderer, ToolBox
 from prorl_cli.recipe import TaskSpec
 from prorl_cli.tasks.source import Item
 from prorl_cli.tasks.verifiers import Verifiers
@@ -23,10 +23,11 @@ from prorl_cli.trajectory import TaskRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The reward of an episode and what it is made of; both finite."""
+    """The reward of an episode and what it is made of, both finite; `verdict` says in words what it is for."""
 
     reward: float
     parts: dict[str, float] = field(default_factory=dict)
+    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,10 @@ class Job:
     tools: ToolBox
     limits: Limits
     verifiers: Verifiers
+    boxes: BoxFactory
+    """Where EVAL gets a fresh box from, of the same image as the episode's."""
+    eval_s: float = 600.0
+    """EVAL's clock."""
     system_prompt: str = ""
     state: dict[str, Any] = field(default_factory=dict)
     """The handler's own, from one stage to the next."""
@@ -50,6 +55,9 @@ class Job:
 
 class Handler(ABC):
     """Three stages and a callback for each one's failure. Made as `Class(spec)` from the recipe's task."""
+
+    keeps_box = False
+    """EVAL looks into the episode's box, which is closed after RUN otherwise."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
@@ -64,7 +72,7 @@ class Handler(ABC):
 
     @abstractmethod
     async def eval(self, job: Job, episode: Episode) -> Score:
-        """EVAL: score what came of it. The episode's box is gone."""
+        """EVAL: score what came of it. The episode's box is gone, unless `keeps_box`."""
 
     def init_error(self, job: Job, error: BaseException) -> None:  # noqa: B027 - optional
         """INIT raised, timed out or was cancelled; release what it had set up. Nothing else of the job will run."""
