@@ -2,8 +2,8 @@
 
 Claims are numbered, each number is won once, and the highest counts. A claim is over when its holder said so, is
 proven dead, or is silent by the observer's own clock; then the next number is open. An image carries its claim's
-number, so what a stale holder publishes after all lies below its successor's. Refuses to build what somebody else
-was just seen to fail at. Called by `Store.build`.
+number: what a stale holder publishes after all lies beside or below its successor's, never over it. Refuses to build
+what somebody else was just seen to fail at. Called by `Store.build`.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from prorl_cli import fsio
 
 log = logging.getLogger(__name__)
 
-BEAT_S = 2.0
-"""Seconds between two beats of a holder."""
+BEATS = 20
+"""Beats of a holder in the time after which its silence counts."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +77,10 @@ def read_beat(path: Path) -> tuple[int, Holder | None]:
 class Beat:
     """A counter of this process in `path` that moves while the block lasts; the file goes when it ends."""
 
-    def __init__(self, path: Path, holder: Holder) -> None:
+    def __init__(self, path: Path, holder: Holder, grace_s: float) -> None:
         self._path = path
         self._holder = holder
+        self._every = grace_s / BEATS
         self._turn = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"beat {path.name}", daemon=True)
@@ -106,7 +107,7 @@ class Beat:
         fsio.write_turn(self._path, text, self._turn)
 
     def _run(self) -> None:
-        while not self._over.wait(BEAT_S):
+        while not self._over.wait(self._every):
             try:
                 self.write()
             except OSError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from prorl_cli import fsio
-from prorl_cli.images.contest import Seen
+from prorl_cli.images.contest import GRACE_S, Seen
 from prorl_cli.images.holder import Beat, Holder, holder_here, read_beat
 
 _NAME = re.compile(r"(?P<number>\d{6})\.(claim|beat|end)")
@@ -29,12 +29,13 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease:
-    """The claims in `folder`; `holder` is this process."""
+    """The claims in `folder`; `holder` is this process, which loses one by `grace_s` seconds of silence."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, grace_s: float = GRACE_S) -> None:
         self.folder = folder
+        self._grace = grace_s
         self.holder = holder_here()
-        self._waiting = Beat(folder / f"waiting-{self.holder.token}", self.holder)
+        self._waiting = Beat(folder / f"waiting-{self.holder.token}", self.holder, grace_s)
 
     def look(self, published: int, known: int) -> Seen:
         """What a contest must know. Writes this process's own mark first, as proof that the filesystem answers."""
@@ -76,7 +77,7 @@ class Lease:
     @contextmanager
     def held(self, number: int) -> Iterator[None]:
         """Beat while the block lasts, then say how it ended: what the block said by `say`, else `left`."""
-        with Beat(self._file(number, "beat"), self.holder):
+        with Beat(self._file(number, "beat"), self.holder, self._grace):
             try:
                 yield
             finally:

@@ -106,7 +106,7 @@ class Store:
         order = _Order(definition, mode, wanted, facts, program or find_builder(), tell)
         with self._shelf.writing():
             fsio.make_folder(self._shelf.leases / wanted)
-        lease = Lease(self._shelf.leases / wanted)
+        lease = Lease(self._shelf.leases / wanted, self._grace)
         contest = Contest(outdated=found.manifest.number if found else 0, grace_s=self._grace)
         try:
             return self._obtain(order, lease, contest)
@@ -127,7 +127,7 @@ class Store:
         """`gc` does not remove the image while the block lasts. Raises `UserError` when it is gone already."""
         folder = self._shelf.uses / image.digest
         with self._shelf.writing():
-            use = held(folder)
+            use = held(folder, self._grace)
             use.__enter__()
         try:
             if not (self._shelf.image(image.manifest) or self._later(image)):
@@ -198,7 +198,7 @@ class Store:
             return lease.claim(number)
 
     def _build(self, order: _Order, lease: Lease, number: int) -> Image | None:
-        """None: while it was built, another process was given the claim."""
+        """None: this process lost its claim while it built, and its successor has published."""
         log = self._shelf.logs / f"{order.definition.name}.{order.key[:16]}.{number:06}.log"
         try:
             with self._shelf.writing(), lease.held(number):
@@ -222,7 +222,7 @@ class Store:
             digest = copy_hashed(source, incoming)
             if hash_again(path) != digest:
                 raise BuildFailed(f"{self.root} gives back other bytes than were written")
-            if lease.newest() != number:
+            if self._shelf.highest(order.key) > number:
                 return None
             return self._shelf.publish(path, order.manifest(result, number, digest, path, log))
 

@@ -21,11 +21,11 @@ LAST = "last"
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, grace_s: float) -> Iterator[None]:
     """A use of the image of `folder`, while the block lasts. Raises `RunDirError`."""
     holder = holder_here()
     fsio.make_folder(folder)
-    with Beat(folder / f"use-{holder.token}", holder):
+    with Beat(folder / f"use-{holder.token}", holder, grace_s):
         stamp(folder)
         try:
             yield
