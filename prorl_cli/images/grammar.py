@@ -126,7 +126,7 @@ def _parts(lines: Sequence[Line], mistakes: Mistakes) -> list[list[Line]]:
     starts = [index for index, line in enumerate(lines) if _STAGE.match(line.text)]
     for line in _spoken(lines[: starts[0]] if starts else lines):
         mistakes.add(line.number, "only comments may stand before the first `Bootstrap:`")
-    return [list(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    return [list(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)], strict=False)]
 
 
 def _stage(lines: Sequence[Line], mistakes: Mistakes) -> Stage:
