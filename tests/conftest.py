@@ -20,6 +20,7 @@ WHOLE_PROCESSES = frozenset(
     [
         "test_run",
         "test_cli",
+        "test_cli_cache",
         "test_cli_jobs",
         "test_coordinator_process",
         "test_engine_keeper",

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from prorl_cli import __version__
+from prorl_cli.cli.cache_app import cache_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,6 +22,7 @@ recipe_app = typer.Typer(no_args_is_help=True, help="About recipes.")
 spool_app = typer.Typer(no_args_is_help=True, help="About the files a run is made of.")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(spool_app, name="spool")
+app.add_typer(cache_app, name="cache")
 
 RecipeFile = Annotated[
     Path, typer.Argument(help="A recipe file, or the name of a shipped one: quickstart.", metavar="RECIPE")

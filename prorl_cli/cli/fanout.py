@@ -1,7 +1,8 @@
 """Work that is one plain job of its own, not a part of the run's job: a function call, carried to a node by submitit.
 
 submitit would inherit whatever a user's shell sets for Slurm, and learns of a job's death from accounting alone, so
-both are done here: a scrubbed environment, and the states that `slurm.state` knows. Called by `eval --slurm`.
+both are done here: a scrubbed environment, and the states that `slurm.state` knows. Called by `eval --slurm` and
+`cache build --slurm`.
 """
 
 from __future__ import annotations
@@ -35,16 +36,22 @@ def call_on_a_node(
     folder: Path, name: str, cluster: Cluster, asked: Component, call: Callable[..., R], *arguments: Any
 ) -> R:  # fmt: skip
     """The result of `call(*arguments)` on one node as `asked`; `folder` must be seen by all nodes."""
+    return awaited(submitted(folder, name, cluster, asked, call, *arguments))
+
+
+def submitted(
+    folder: Path, name: str, cluster: Cluster, asked: Component, call: Callable[..., R], *arguments: Any
+) -> submitit.Job[R]:  # fmt: skip
+    """A job in the queue, whose result `awaited` waits for. One at a time: it changes this process's environment."""
     import submitit
 
     with _environment(scrubbed()):
         try:
             executor = submitit.SlurmExecutor(folder=folder)
             executor.update_parameters(**parameters(name, cluster, asked))
-            job = executor.submit(call, *arguments)
+            return executor.submit(call, *arguments)
         except (RuntimeError, submitit.core.utils.FailedJobError) as error:
             raise UserError(f"Slurm took no job: {error}") from error
-    return _await(job)
 
 
 def parameters(name: str, cluster: Cluster, asked: Component) -> dict[str, Any]:
@@ -78,12 +85,14 @@ def _environment(wanted: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _await(job: submitit.Job[R]) -> R:
+def awaited(job: submitit.Job[R], tell: Callable[[str], None] = lambda state: None) -> R:
+    """Its result; `tell` hears its state now and then."""
     unknown, ask = 0, time.monotonic() + ASK_S
     while not job.paths.result_pickle.exists():
         if time.monotonic() > ask:
             ask = time.monotonic() + ASK_S
             state = job_state(int(job.job_id))
+            tell(state.state)
             unknown = unknown + 1 if state.over or not state.known else 0
             if unknown >= LOOKS:
                 raise Unfinished(f"job {job.job_id} ended without a result ({state.state}): see {job.paths.stdout}")

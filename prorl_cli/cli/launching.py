@@ -16,6 +16,7 @@ from prorl_cli.cli.changes import differences
 from prorl_cli.cli.claim import claim, refuse_if_at_work
 from prorl_cli.cli.ending import show_end
 from prorl_cli.cli.painter import Painter
+from prorl_cli.cli.pinning import pinned
 from prorl_cli.cli.snapshot import provenance, snapshot_code
 from prorl_cli.errors import RunDirError, Unfinished, UserError
 from prorl_cli.fsio import publish
@@ -55,7 +56,7 @@ def resume(root: Path, overrides: tuple[str, ...], restore: int | None, *, wait:
     run = RunDir.open(root)
     last = max(run.attempts(), default=1)
     before = read_recipe(run, last)
-    recipe = with_overrides(before, overrides)
+    recipe = pinned(with_overrides(before, overrides), "NAME")
     if restore is None and recipe == before and (ended := read_outcome(run, last)) and ended.state == "done":
         print(f"{root} is done: {ended.reason}; go further with --set learner.steps=N")
         return 0

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from prorl_cli.cli.pinning import image_problems, pinned, with_image
 from prorl_cli.coordinator.sampler import split
 from prorl_cli.errors import RecipeError, UserError
 from prorl_cli.recipe import Recipe, counted, load_recipe
@@ -21,13 +22,15 @@ def validate(file: Path, overrides: tuple[str, ...]) -> str:
 def checked(
     file: Path, overrides: tuple[str, ...], further: Callable[[Recipe], Sequence[str]] = lambda _: ()
 ) -> Recipe:  # fmt: skip
-    """The recipe, its model and its task sources proven usable, and nothing `further` found; all mistakes at once."""
+    """The recipe, with all that it names proven usable, and nothing `further` found; all mistakes at once."""
     recipe = load_recipe(file, overrides)
     sys.path.append(str(file.absolute().parent))  # a handler may lie beside its recipe
     shares = split(recipe.eval.n, [spec.weight for spec in recipe.tasks])
     problems = _model_problems(recipe)
     for number, share in enumerate(shares):
         problems += _task_problems(recipe, number, share)
+    problems += (missing := image_problems(recipe, str(file)))
+    recipe = with_image(recipe, "") if missing else pinned(recipe, str(file))
     problems += further(recipe)
     if problems:
         raise RecipeError(f"{file}: {counted(problems)}\n" + "\n".join(f"  {text}" for text in problems))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
+import re
 import types
 from collections.abc import Sized
 from pathlib import Path
@@ -18,6 +19,7 @@ from prorl_cli.recipe.text import Lines, Problem, parse_scalar, parse_yaml
 from prorl_cli.recipe.text import Path as KeyPath
 
 _BIASED = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def load_recipe(file: Path, overrides: tuple[str, ...] = ()) -> Recipe:
@@ -92,6 +94,11 @@ def _put(data: Any, path: KeyPath, value: Any) -> None:
         raise LookupError(f"there is no {last!r} to set")
 
 
+def is_image_name(image: str) -> bool:
+    """Whether `sandbox.image` names a definition, whose image the cache knows; else it is a path."""
+    return bool(_IMAGE_NAME.fullmatch(image)) and not image.endswith(".sif")
+
+
 def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
     """Relative paths in a recipe are relative to it, not to where `prorl` was called."""
     model = data.get("model")
@@ -99,7 +106,7 @@ def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
         data["model"] = str(folder / Path(model).expanduser())
     sandbox = data.get("sandbox")
     image = sandbox.get("image") if isinstance(sandbox, dict) else None
-    if isinstance(sandbox, dict) and isinstance(image, str) and image:
+    if isinstance(sandbox, dict) and isinstance(image, str) and image and not is_image_name(image):
         sandbox["image"] = str(folder / Path(image).expanduser())
     tasks = data.get("tasks")
     for task in tasks if isinstance(tasks, list) else ():
