@@ -31,11 +31,16 @@ From: {{ base }}
 
 def make_definition(folder, name="fake", text=DEF, **arguments):
     """A definition with a base folder and an input beside it."""
+    return read_definition(write_definition(folder, name, text), arguments)
+
+
+def write_definition(folder, name, text):
+    """Its path, not read yet."""
     (folder / "base" / "bin").mkdir(parents=True, exist_ok=True)
     (folder / "base" / "bin" / "sh").write_text("a shell")
     (folder / "input.txt").write_text("an input")
     (folder / f"{name}.def").write_text(text)
-    return read_definition(folder / f"{name}.def", arguments)
+    return folder / f"{name}.def"
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """SHA-256 of files and folders: what they hold and may do, never when or where they were written.
 
-A file that was hashed is not read again by this process while its (device, inode, size, mtime) stay. Refuses sockets
-and devices, and a folder that leads into itself. Called wherever bytes must be proven.
+A large file that was hashed is not read again by this process while its (device, inode, size, mtime, ctime) stay; a
+small one is, for inodes are given anew and an unpacked archive's mtimes are all the same. Refuses devices among what
+is copied, and a folder that leads into itself. Called wherever bytes must be proven.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 from prorl_cli.errors import UserError
 
 CHUNK = 1 << 20
-_known: dict[tuple[int, int, int, int], str] = {}
+_Identity = tuple[int, int, int, int, int]
+_known: dict[_Identity, str] = {}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,19 +42,18 @@ def file_digest(path: Path) -> str:
     """SHA-256 (hex) of a file. Raises `OSError`."""
     with path.open("rb", buffering=0) as file:
         before = _identity(os.fstat(file.fileno()))
-        if before not in _known:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if _identity(os.fstat(file.fileno())) != before:
-                raise UserError(f"{path} changes while it is read")
-            _known[before] = digest
-        return _known[before]
+        digest = _known.get(before) or hashlib.file_digest(file, "sha256").hexdigest()
+        if _identity(os.fstat(file.fileno())) != before:
+            raise UserError(f"{path} changes while it is read")
+        _remember(before, digest)
+        return digest
 
 
 def hash_again(path: Path) -> str:
     """SHA-256 (hex) of a file, read whatever is known of it. Raises `OSError`."""
     with path.open("rb", buffering=0) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        _known[_identity(os.fstat(file.fileno()))] = digest
+        _remember(_identity(os.fstat(file.fileno())), digest)
     return digest
 
 
@@ -96,5 +97,10 @@ def _kept(folder: Path, prefix: str) -> Iterator[list[str | int]]:
             yield [name, "special", stat.S_IFMT(facts.st_mode), str(facts.st_rdev)]
 
 
-def _identity(facts: os.stat_result) -> tuple[int, int, int, int]:
-    return (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+def _remember(identity: _Identity, digest: str) -> None:
+    if identity[2] > CHUNK:
+        _known[identity] = digest
+
+
+def _identity(facts: os.stat_result) -> _Identity:
+    return (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)

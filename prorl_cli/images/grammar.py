@@ -144,12 +144,12 @@ def _header(lines: Sequence[Line], mistakes: Mistakes) -> dict[str, Line]:
         key = name.strip().lower()
         if not colon or key not in HEADERS:
             mistakes.add(line.number, f"{name.strip()!r} is no header that prorl reads ({', '.join(HEADERS)})")
-        elif value.rstrip().endswith("\\"):
-            mistakes.add(line.number, "a header goes on one line")
         elif key in header:
             mistakes.add(line.number, f"`{key}:` stands at line {header[key].number} already")
         else:
             header[key] = Line(line.number, value.strip())
+            if value.rstrip().endswith("\\"):
+                mistakes.add(line.number, "a header goes on one line")
     return header
 
 
