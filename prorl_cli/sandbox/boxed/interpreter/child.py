@@ -94,7 +94,7 @@ class Child:
     def ready(self, descriptor: int) -> None:
         if descriptor == self._channel:
             self._hear()
-        else:
+        elif descriptor == self._pipe:
             self._read(_PIECE)
 
     def send(self, number: int, code: str) -> None:

@@ -163,6 +163,8 @@ class CellCall:
             self._session.ended(pid, status)
             return
         self._session.bury()
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+            self._cut = "limit:cpu"
         if not child.up and os.WIFEXITED(status) and not self._cut and self._session.without_image():
             self._begin()
         else:
