@@ -92,10 +92,15 @@ class Rows:
             self._live.update(self._picture(), refresh=True)
 
     def close(self) -> None:
-        """Leave the last picture."""
+        """Leave the last picture, and below it in full why images failed."""
         self.tick()
         if self._live:
             self._live.stop()
+            for row in self._rows.values():
+                if row.state == "failed":
+                    self._live.console.print(
+                        f"{row.name}: {row.words}", style="red", markup=False, highlight=False, soft_wrap=True
+                    )
 
     def as_json(self) -> str:
         """Everything at the end."""
@@ -104,9 +109,10 @@ class Rows:
         )
 
     def _picture(self) -> Table:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for width in (None, None, None, 200):
-            table.add_column(no_wrap=width is not None, overflow="ellipsis" if width else "fold", max_width=width)
+        table = Table(box=None, pad_edge=False, show_header=False, expand=True)
+        for _ in ("name", "state", "elapsed"):
+            table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         for row in self._rows.values():
             style = _STYLES.get(row.state, "cyan")
             table.add_row(row.name, f"[{style}]{escape(row.state)}[/]", row.elapsed, escape(row.words))
