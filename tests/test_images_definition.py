@@ -90,7 +90,10 @@ REFUSED = {
     "continued": ("Bootstrap: localimage\nFrom: ba\\\nse\n", "fake.def:2: a header goes on one line"),
     "no value": (HEAD + "%post\n  {{ x }}\n", "fake.def:4: {{ x }} has no value"),
     "no such base": ("Bootstrap: localimage\nFrom: other\n", "fake.def:2: From: other: "),
-    "tag": ("Bootstrap: docker\nFrom: debian:12\n", "fake.def:2: From: debian:12: "),
+    "reference": (
+        "Bootstrap: docker\nFrom: debian@sha256:12\n",
+        "fake.def:2: From: debian@sha256:12: it is no reference",
+    ),
     "no such file": (HEAD + "%files\n  nothere /x\n", "fake.def:4: there is no nothere"),
     "shell": (HEAD + "%files\n  $(id) /x\n", "fake.def:4: %files holds lines like `SOURCE DESTINATION`, without $"),
     "three words": (HEAD + "%files\n  a b c\n", "fake.def:4: %files holds lines"),
@@ -141,6 +144,13 @@ def test_a_tag_is_pinned_to_what_its_registry_says_now(tmp_path):
     )
     assert f"From: host.example/lib/debian@{PIN}\n" in text_of(definition)
     assert definition.bases[0].digest == PIN
+
+
+def test_a_tag_without_a_host_is_taken_as_it_is_with_a_warning(tmp_path):
+    definition = make_definition(tmp_path, text="Bootstrap: docker\nFrom: lib/debian:12\n")
+    assert "From: lib/debian:12\n" in text_of(definition)
+    assert definition.warnings == ("base lib/debian:12 can move: pin lib/debian@sha256:… for an exact key",)
+    assert make_definition(tmp_path, text=f"Bootstrap: docker\nFrom: lib/debian:12@{PIN}\n").warnings == ()
 
 
 class Registry(http.server.BaseHTTPRequestHandler):

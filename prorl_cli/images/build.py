@@ -39,7 +39,7 @@ _TAIL = 200
 _LONGEST = 1 << 16
 
 Tell = Callable[[str, str], None]
-"""Told a stage (`building`, `checking`, …) and a line."""
+"""Told a stage (`building`, …) and a line."""
 
 
 class BuildFailed(ProrlError):

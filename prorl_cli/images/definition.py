@@ -17,14 +17,17 @@ from prorl_cli.images.grammar import Copied, Line, Mistakes, Section, Stage, cop
 from prorl_cli.images.registry import resolve
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
-_PINNED = re.compile(r"(?P<repository>[^@\s]+?)(?::(?P<tag>[\w.-]+))?@(?P<digest>sha256:[0-9a-f]{64})")
+_REFERENCE = re.compile(r"[\w.:/-]+(@sha256:[0-9a-f]{64})?")
 _PLAIN = re.compile(r"[\w.,+=@%-]+")
 """Names that mean themselves to every shell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What a stage is built on: `reference` is as the builder reads it, `path` the local thing that it names."""
+    """What a stage is built on: `reference` is as the builder reads it, `path` the local thing that it names.
+
+    `digest` is empty for a tag that can move.
+    """
 
     kind: str
     reference: str
@@ -63,6 +66,12 @@ class Definition:
     @property
     def bases(self) -> tuple[Base, ...]:
         return tuple(stage.base for stage in self.stages)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What keeps its keys from being exact."""
+        moving = [base.reference for base in self.bases if not base.digest]
+        return tuple(f"base {name} can move: pin {_untagged(name)}@sha256:… for an exact key" for name in moving)
 
 
 def read_definition(
@@ -168,11 +177,17 @@ def _base(header: Mapping[str, Line], folder: Path, mistakes: Mistakes, resolve:
 def _online(text: str, resolve: Callable[[str], str]) -> Base:
     """The builder takes a digest only without a tag."""
     reference = text.removeprefix("docker://").removeprefix("//")
-    match = _PINNED.fullmatch(reference) or _PINNED.fullmatch(f"{reference}@{resolve(reference)}")
-    if not match:
+    if not _REFERENCE.fullmatch(reference):
         raise UserError("it is no reference like NAME:TAG or NAME@sha256:…")
-    pinned = f"{match['repository']}@{match['digest']}"
-    return Base(kind="docker", reference=pinned, path=None, digest=match["digest"])
+    name, _, digest = reference.partition("@")
+    digest = digest or resolve(reference)
+    pinned = f"{_untagged(name)}@{digest}" if digest else reference
+    return Base(kind="docker", reference=pinned, path=None, digest=digest)
+
+
+def _untagged(name: str) -> str:
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}"
 
 
 def _local(kind: str, text: str, folder: Path) -> Base:

@@ -52,7 +52,7 @@ def _declared(definition: Definition, facts: Facts) -> dict[str, Any]:
             f"{definition.path} declares no version, which `versioned` goes by: add a line `version 1` to its %labels, "
             "or build it as `lock`"
         )
-    bases = [base.digest for base in definition.bases]
+    bases = [base.digest or base.reference for base in definition.bases]
     return {"name": definition.name, "versions": definition.versions, "bases": bases, "arch": facts.arch}
 
 

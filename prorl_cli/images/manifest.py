@@ -35,6 +35,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str
     """Which program built it, and its version."""
     bases: list[str]
+    """Their digests; for a tag that could move, the reference."""
+    warnings: list[str]
     versions: list[tuple[str, str]]
     log: str
     """SHA-256 (hex) of the builder's log."""

@@ -1,7 +1,8 @@
 """Asks a registry which digest a tag means now, so that what is built is what is recorded.
 
-Anonymous and over HTTPS (plain HTTP on this machine only). Refuses a name without a host, for whose registry is meant
-is a matter of each tool's settings; what needs a login is pinned by hand. Called by `read_definition`.
+Anonymous and over HTTPS (plain HTTP on this machine only). Knows no registry by heart: a name without a host is not
+asked for. Refuses a tag of a host that does not answer; what needs a login is pinned by hand. Called by
+`read_definition`.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ _LARGEST = 1 << 22
 
 
 def resolve(reference: str) -> str:
-    """`sha256:…` of `HOST/NAME:TAG`. Raises `UserError`."""
-    pin = f"a tag may mean another image tomorrow: write {reference.partition(':')[0]}@sha256:…"
+    """`sha256:…` of `HOST/NAME:TAG`; empty for a name without a host. Raises `UserError`."""
     match = _REFERENCE.fullmatch(reference)
     if not match:
-        raise UserError(f"{pin}, or name the registry's host, which is then asked")
+        return ""
     scheme = "http" if match["host"].partition(":")[0] in ("localhost", "127.0.0.1") else "https"
     url = f"{scheme}://{match['host']}/v2/{match['name']}/manifests/{match['tag'] or 'latest'}"
     try:
         return _digest(url)
     except (OSError, HTTPException, ValueError) as error:
-        raise UserError(f"its registry does not say which image that is ({error}); {pin}") from error
+        pinned = f"{match['host']}/{match['name']}@sha256:…"
+        raise UserError(f"its registry does not say which image that is ({error}): write {pinned}") from error
 
 
 def _digest(url: str) -> str:

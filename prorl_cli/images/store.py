@@ -38,7 +38,7 @@ _SETTLE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What happens to the image `name`: `reused`, `waiting`, `building`, `checking`, `publishing`."""
+    """What happens to the image `name`: `warning`, `reused`, `waiting`, `building`, `publishing`."""
 
     name: str
     stage: str
@@ -99,6 +99,8 @@ class Store:
         wanted = key(definition, mode, facts)
         found = self._shelf.of_key(wanted)
         tell = _teller(definition.name, progress)
+        for words in definition.warnings:
+            tell("warning", words)
         if found and mode != "scratch":
             tell("reused", str(found.path))
             return found
@@ -244,7 +246,8 @@ class _Order:
             size=path.stat().st_size, mtime_ns=0, arch=self.facts.arch,
             built_at=datetime.now(UTC).isoformat(timespec="seconds"), built_s=round(result.seconds, 3),
             node=socket.gethostname(), runtime=str(self.program),
-            bases=[base.digest for base in self.definition.bases], versions=list(self.definition.versions),
+            bases=[base.digest or base.reference for base in self.definition.bases],
+            warnings=list(self.definition.warnings), versions=list(self.definition.versions),
             log=hashlib.sha256(log.read_bytes()).hexdigest(), bash=result.contents.bash,
             python=result.contents.python, packages=result.contents.packages,
         )  # fmt: skip
