@@ -1,31 +1,49 @@
 """The `apptainer` runtime: a box is one long-lived `exec` of an image, a SIF file or an unpacked folder.
 
-Builds the command line; starts nothing. prorl's code and its own interpreter are mounted read-only below `/.prorl`,
-so that an image needs neither Python nor anything else of ours. Refuses an image that is not there, and a machine
-without Apptainer or Singularity. Called by `factory`.
+Builds the command line, once it has tried how writes are best kept. prorl's code and its own interpreter are mounted
+read-only below `/.prorl`, so that an image needs neither Python nor anything else of ours. Refuses an image that is not
+there, and a machine without Apptainer or Singularity. Called by `factory`.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
+import logging
+import os
+import re
 import shutil
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from prorl_cli import nodelocal
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox
-from prorl_cli.sandbox import root
+from prorl_cli.sandbox import flavour, root
+from prorl_cli.sandbox.boxed.launched import BOX, LAYER, START_S, complaint
+
+log = logging.getLogger(__name__)
 
 PROGRAMS = ("apptainer", "singularity")
 
 _WALLS = [
-    *("--userns", "--containall", "--cleanenv", "--no-home", "--no-init", "--no-eval", "--writable-tmpfs"),
+    *("--userns", "--containall", "--cleanenv", "--no-home", "--no-init", "--no-eval"),
     *("--net", "--network", "none", "--no-mount", "home,cwd,tmp,sys,bind-paths,hostfs", "--pwd", "/"),
 ]
 # --no-init: the box's first process is prorl's, out of reach of `kill -9 -1`; the runtime's own would show its
 # configuration in /proc/1/environ. --net as well as --network: older ones do nothing without it.
+
+_IN_MEMORY = ["--writable-tmpfs"]
+
+_PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
+"""`--overlay` takes colons and commas for its own."""
+
+_SEEN_LAYER = f"{root.HOME}/layer"
+"""Where a box finds its own folder for a moment, to count what it writes."""
 
 _TAIL_S = 110.0
 """A box asked for while 64 others are: those before it take 0.1–0.3 s of processor each."""
@@ -43,26 +61,64 @@ class Apptainer:
         self.image = str(Path(sandbox.image).absolute())
         self._tools = tools
         self._limits = root.limits_of(sandbox)
+        self._own = Path()
 
     def command(self, control: int, own: Path | None) -> list[str]:
+        assert own, "its zygote has a folder"
+        self._own = own
         return root.plain_command(control)
 
     def facts(self) -> dict[str, Any]:
         program = find_program()
         if not Path(self.image).exists():
             raise UserError(f"sandbox.image: there is no {self.image}")
+        environment = _environment(program, flavour.read(_said_version(program)), self._own)
         python = root.find_python(root.interpreter())
         mounts = [word for bind in root.prorl_binds(python, self._tools) for word in ("--mount", _mount(*bind))]
+        start = [program, "exec", *_WALLS, *mounts]
+        layer = self._layer_works(start, python, environment)
+        kept = self._layer_words() if layer else _IN_MEMORY
         return {
             "tools": self._tools.names,
-            "launch": [program, "--quiet", "exec", *_WALLS, *mounts, self.image, *self._serve(python)],
-            "environment": _environment(program),
+            "launch": [*start, *kept, self.image, *self._serve(python, layer)],
+            "environment": environment,
+            "layer": layer,
+            "gate": str(self._own.parent / "gates"),
+            "widths": gate_widths(self.image, os.cpu_count() or 1),
         }
 
-    def _serve(self, python: root.Python) -> list[str]:
+    def _serve(self, python: root.Python, layer: bool) -> list[str]:
         tools = {"serve": self._tools.serve, "tools": self._tools.inside}
-        config = {"limits": self._limits, "own": root.HOME, "hidden": python.hidden, **tools}
+        seen = {"layer": _SEEN_LAYER if layer else "", "hidden": [*python.hidden, *([_SEEN_LAYER] if layer else [])]}
+        config = {"limits": self._limits, "own": root.HOME, **seen, **tools}
         return python.command("-c", root.FURNISH, f"{root.HOME}/prorl_cli", json.dumps(config))
+
+    def _layer_words(self) -> list[str]:
+        folder = f"{self._own}/{BOX}/{LAYER}"
+        return ["--overlay", folder, "--mount", _mount(folder, _SEEN_LAYER)]
+
+    def _layer_works(self, start: Sequence[str], python: root.Python, environment: dict[str, str]) -> bool:
+        """Whether boxes can write to the node's disk: tried once."""
+        if not _PLAIN_PATH.fullmatch(str(self._own)):
+            log.warning("boxes write to memory: their folder has a name that `--overlay` does not take: %s", self._own)
+            return False
+        (self._own / "trial" / LAYER).mkdir(parents=True)
+        words = [word.replace(BOX, "trial") for word in self._layer_words()]
+        write = python.command("-c", "open('/.prorl-was-here', 'w')")
+        ended, said = _run([*start, *words, self.image, *write], environment)
+        nodelocal.remove(self._own / "trial")
+        if flavour.unpacks(said):
+            log.warning("%s cannot be mounted here: every box copies all of it first (is /dev/fuse there?)", self.image)
+        if ended:
+            log.warning("boxes write to memory, for `--overlay` does not work here: %s", complaint(said))
+        return not ended
+
+
+def gate_widths(image: str, cores: int) -> dict[str, int]:
+    """How many boxes of a node may be on their way at once, and how many of one image: each takes a core for a while,
+    and mounting one image many times at the same time makes each slower than one after the other."""
+    name = hashlib.sha256(os.fsencode(image)).hexdigest()[:16]
+    return {"node": max(4, cores // 2), f"image-{name}": max(4, cores // 4)}
 
 
 def find_program() -> str:
@@ -73,17 +129,35 @@ def find_program() -> str:
     return found
 
 
-def _environment(program: str) -> dict[str, str]:
+def _said_version(program: str) -> str:
+    return _run([program, "--version"], {"PATH": root.CLEAN["PATH"], "HOME": "/"})[1]
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> tuple[int, str]:
+    """Its exit code, and what it said."""
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=START_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, str(error)
+    return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
+
+
+def _environment(program: str, kind: flavour.Flavour, own: Path) -> dict[str, str]:
     """The launcher's whole environment: no proxy, no bus (#3607), nothing that it would take as an option of ours.
 
     What it keeps and unpacks goes to the zygote's folder, not to a home that every node shares.
     """
     path = f"{Path(program).parent}:{root.CLEAN['PATH']}"
-    own = {
-        f"{prefix}_{name}": "{FOLDER}" for prefix in ("APPTAINER", "SINGULARITY") for name in ("CONFIGDIR", "TMPDIR")
-    }
-    kept = own if Path(program).name == "apptainer" else {k: v for k, v in own.items() if k.startswith("SING")}
-    return {"PATH": path, "LANG": root.CLEAN["LANG"], "HOME": "{FOLDER}", **kept}
+    kept = {f"{kind.prefix}_{name}": str(own) for name in ("CONFIGDIR", "TMPDIR")}
+    return {"PATH": path, "LANG": root.CLEAN["LANG"], "HOME": str(own), **kept}
 
 
 def _mount(source: str, inside: str) -> str:

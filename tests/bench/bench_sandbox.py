@@ -51,7 +51,7 @@ async def whole_starts(scratch, rounds, settings):
     """A factory's very first box has no spare before it; the time its parent takes to come up is left out."""
     seconds = []
     for _ in range(rounds):
-        parent = await Parent.launch(Apptainer(settings.image), settings, scratch, (root.TOOLS,))
+        parent = await Parent.launch(Apptainer(root.Tools(serve=("calculator",)), settings), settings, scratch)
         began = time.perf_counter()
         box = await Box.start(parent)
         await box.call("calculator", {"expression": "(17 + 3) * 21"}, 10)

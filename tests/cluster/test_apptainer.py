@@ -134,7 +134,7 @@ def test_nothing_of_the_host_is_seen_or_reached(form, tmp_path, monkeypatch):
     assert seen["interfaces"] == ["lo"] and set(seen["reached"]) == {"refused"} and seen["host"] == "box"
     assert set(seen["environment"]) <= {"PATH", "LANG", "LC_CTYPE", "HOME", "TMPDIR"}
     assert "hunter2" not in str(seen) and seen["started_with"] == "" and str(tmp_path) not in seen["command"]
-    assert (seen["paths"], seen["written"]) == ([], [[]] * 4)
+    assert (seen["paths"], seen["written"]) == ([], [[], [], [], ["box"]])
     assert seen["processes"] == [1, seen["own"][0]] and seen["own"][1] == 1
 
 
@@ -153,7 +153,7 @@ def test_its_launcher_is_told_nothing_that_it_could_take_for_an_option(tmp_path,
             return dict(line.split("=", 1) for line in told.read_text().splitlines()[:-1])
 
     environment = asyncio.run(scene())
-    own = {"HOME", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR", "SINGULARITY_CONFIGDIR", "SINGULARITY_TMPDIR"}
+    own = {"HOME", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR"}
     assert set(environment) <= own | {"PATH", "LANG", "PWD"}
     assert all(environment[name].startswith(f"{tmp_path}/scratch/boxes-") for name in own)
     assert told.read_text().splitlines()[-1] == environment["PWD"] == "/"
@@ -196,11 +196,13 @@ def test_what_a_box_writes_is_bounded_and_gone_with_it(form, tmp_path):
     fill = "with open({!r}, 'wb') as f:\n  for _ in range(100): f.write(bytes(2**20))"
 
     async def scene():
-        async with boxes(form, tmp_path, memory="64MiB") as factory:
+        async with boxes(form, tmp_path, memory="64MiB", disk="20MiB") as factory:
             box, other = await factory.start(), await factory.start()
-            for path in ("/tmp/big", "/var/tmp/big", "/dev/shm/big", "/big"):
+            for path in ("/tmp/big", "/var/tmp/big", "/dev/shm/big"):
                 full = await probe(box, fill.format(path))
                 assert full.outcome == "error" and "No space left" in full.output, path
+            slowly = fill.replace("100)", "400)") + "; time.sleep(0.01)"
+            assert (await probe(box, "import time\n" + slowly.format("/big"))).outcome == "limit:disk"
             assert (await probe(box, "import os\nos.remove('/big')\nopen('/mine', 'w').write('x')")).outcome == "ok"
             assert await look(box, "import os\nout = os.path.exists('/mine')"), "it outlives the call"
             await box.close()

@@ -11,9 +11,11 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from prorl_cli.sandbox.boxed import inside, isolation
+from prorl_cli.sandbox.boxed.rooted import HOME
 from prorl_cli.sandbox.boxed.tools import load_tools, rehearse
 from prorl_cli.sandbox.boxed.watch import Limits
 
@@ -32,14 +34,28 @@ def main() -> NoReturn:
     isolation.forget_environment()
     os.environ.clear()
     os.environ.update(kept | {"HOME": "/tmp", "TMPDIR": "/tmp"})
+    written = [os.open(f"{config['layer']}/upper", os.O_PATH | os.O_DIRECTORY)] if config["layer"] else []
     isolation.enter_namespaces(_KINDS, os.geteuid(), os.getegid())
-    isolation.refurnish(limits.memory, config["own"], config["hidden"])
+    private = f"{config['own']}/private"
+    isolation.refurnish(limits.memory, config["own"], private, config["hidden"])
+    home = _home()
+    isolation.settle(home)
     isolation.limit_processes(limits.processes)
     isolation.drop_capabilities()
     isolation.die_with_parent(0)  # the launcher is in another process list
     rehearse(tools)
     hand.send(b".")
-    inside.serve(hand, tools, limits, home="/tmp", private="/tmp")
+    inside.serve(hand, tools, limits, home, private, written)
+
+
+def _home() -> str:
+    """A folder of its own, where the image lets this user have one."""
+    try:
+        Path(HOME).mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return "/tmp"
+    os.environ["HOME"] = HOME
+    return HOME
 
 
 def _refuse_without_walls() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -15,7 +15,8 @@ class Box:
     """`pid` is the zygote's child; `hand` is how the box is given its socket. It is `up` once it waits for that.
 
     `number` is 0 while nobody has it; past `leave_by` it is killed. `inner` is its first process, where that is not
-    `pid`; `errors` the file that its launcher complains to, if any; `folder` what it writes to on the node's disk.
+    `pid`; `errors` the file that its launcher complains to, if any; `folder` what it writes to on the node's disk;
+    `permit` holds a place at the node's gate until it is up.
     """
 
     pid: int
@@ -26,6 +27,7 @@ class Box:
     inner: int = 0
     errors: int = -1
     folder: str = ""
+    permit: list[int] = field(default_factory=list)
 
 
 class Kind(Protocol):
@@ -37,8 +39,8 @@ class Kind(Protocol):
     def prepare(self) -> None:
         """Once, before the first box."""
 
-    def make(self) -> Box:
-        """Another box, up or on its way. Raises `OSError`."""
+    def make(self) -> Box | None:
+        """Another box, up or on its way; None where too many of this node are on their way. Raises `OSError`."""
 
     def rise(self, box: Box) -> bool:
         """Take in what a box on its way has said; whether it is up."""

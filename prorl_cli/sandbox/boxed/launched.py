@@ -20,7 +20,9 @@ from typing import Any, NoReturn
 from prorl_cli import nodelocal
 from prorl_cli.sandbox.boxed import isolation, tree
 from prorl_cli.sandbox.boxed.forking import CLEAR_S
+from prorl_cli.sandbox.boxed.gate import Gate, give_back
 from prorl_cli.sandbox.boxed.kinds import Box
+from prorl_cli.sandbox.boxed.rooted import HOME
 from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, EXIT_SETUP
 
 START_S = 100.0
@@ -28,11 +30,19 @@ START_S = 100.0
 LEAVE_S = 2.0
 """How long a box may take to leave and its launcher to unmount, before one after the other is killed."""
 
+LAYER = "layer"
+"""In a box's folder: what it writes, as the runtime keeps that (`upper` and `work`)."""
+
 _CREDENTIALS = struct.Struct("3i")
 
 
+BOX = "{BOX}"
+"""In the words of the launch: the number of the box, whose folder is called that."""
+
+
 class Launched:
-    """By `launch`, a command with its `environment`, in which FOLDER stands for the zygote's own."""
+    """By `launch`, a command with its `environment`, past the node's gate; with a folder each if boxes keep a `layer`
+    on disk."""
 
     note = ""
 
@@ -40,26 +50,48 @@ class Launched:
         self.tools: list[str] = config["tools"]
         self._own = Path(config["folder"])
         self._command: list[str] = config["launch"]
-        self._environment = {name: value.format(FOLDER=self._own) for name, value in config["environment"].items()}
+        self._environment: dict[str, str] = config["environment"]
+        self._layer: bool = config["layer"]
+        self._gate = Gate(config["gate"], config["widths"])
+        self._made = 0
+        self._removers: set[int] = set()
 
     def prepare(self) -> None:
         isolation.adopt_orphans()
 
-    def make(self) -> Box:
+    def make(self) -> Box | None:
+        permit = self._gate.enter()
+        if not permit:
+            return None
         hand, theirs = socket.socketpair()
         hand.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         errors = os.memfd_create("errors")
-        parent = os.getpid()
         with theirs:
             try:
-                pid = os.fork()
+                folder = self._new_folder()
+                pid = self._fork(theirs, errors)
             except OSError:
                 hand.close()
                 os.close(errors)
+                give_back(permit)
                 raise
-            if pid == 0:
-                self._become_launcher(parent, theirs, errors)
-        return Box(pid, hand, up=False, errors=errors, leave_by=time.monotonic() + START_S)
+        leave_by = time.monotonic() + START_S
+        return Box(pid, hand, up=False, errors=errors, leave_by=leave_by, folder=folder, permit=permit)
+
+    def _new_folder(self) -> str:
+        self._made += 1
+        folder = self._own / str(self._made)
+        if not self._layer:
+            return ""
+        Path(f"{folder}/{LAYER}/upper{HOME}").mkdir(parents=True)  # the image's /home may be another user's
+        return str(folder)
+
+    def _fork(self, hand: socket.socket, errors: int) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_launcher(parent, hand, errors)
+        return pid
 
     def _become_launcher(self, parent: int, hand: socket.socket, errors: int) -> NoReturn:
         try:
@@ -72,7 +104,8 @@ class Launched:
             os.closerange(3, 1 << 20)
             isolation.be_first_to_go()
             isolation.die_with_parent(parent, signal.SIGTERM)  # before it has mounted anything; it does not mind later
-            os.execve(self._command[0], self._command, self._environment)
+            command = [word.replace(BOX, str(self._made)) for word in self._command]
+            os.execve(command[0], command, self._environment)
         except OSError as error:
             os.write(2, f"{self._command[0]}: {error}".encode())
         finally:
@@ -101,18 +134,32 @@ class Launched:
 
     def bury(self, box: Box, status: int, living: Collection[int]) -> tuple[int, str]:
         if status != EXIT_CLOSED:
-            tree.kill_children(spare=living)  # what a killed launcher held is ours now
-        why = "" if box.up else f"its launcher ended: {_last_line(box.errors) or f'wait status {status}'}"
+            tree.kill_children(spare=self._removers.union(living))  # what a killed launcher held is ours now
+        why = "" if box.up else f"its launcher ended: {_complaint(box.errors) or f'wait status {status}'}"
         os.close(box.errors)
+        if box.folder:
+            self._remove(box.folder)
         return _of_first_process(status), why
 
+    def _remove(self, folder: str) -> None:
+        """In a child: large folders take their time."""
+        self._removers = {pid for pid in self._removers if tree.parent_of(pid) == os.getpid()}
+        pid = os.fork()
+        if pid == 0:
+            try:
+                nodelocal.remove(Path(folder))
+            finally:
+                os._exit(0)
+        self._removers.add(pid)
+
     def orphaned(self, living: Collection[int]) -> None:
-        """It was ended when its launcher was buried."""
+        """It was ended when its launcher was buried, or has removed a box's folder."""
 
     def leave(self, boxes: Collection[Box]) -> None:
         for box in boxes:
             box.hand.close()
         tree.clear(CLEAR_S, patience_s=LEAVE_S)
+        self._gate.tidy()
         nodelocal.remove(self._own)
 
 
@@ -122,9 +169,15 @@ def _of_first_process(status: int) -> int:
     return code - 128 if code > 128 and code - 128 in set(signal.Signals) else status
 
 
-def _last_line(errors: int) -> str:
+def _complaint(errors: int) -> str:
     with contextlib.suppress(OSError):
-        text = os.pread(errors, 65536, max(0, os.fstat(errors).st_size - 65536)).decode(errors="replace")
-        lines = text.strip().splitlines()
-        return lines[-1][:500] if lines else ""
+        start = max(0, os.fstat(errors).st_size - 65536)
+        return complaint(os.pread(errors, 65536, start).decode(errors="replace"))
     return ""
+
+
+def complaint(said: str) -> str:
+    """The line that says what went wrong; launchers go on talking after it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    wrong = [line for line in lines if line.startswith(("FATAL", "ERROR"))]
+    return (wrong or lines or [""])[-1][:500]

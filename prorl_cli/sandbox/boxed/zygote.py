@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import isolation
 from prorl_cli.sandbox.boxed.forked import Plain, Walled
+from prorl_cli.sandbox.boxed.gate import give_back
 from prorl_cli.sandbox.boxed.kinds import Box, Kind
 from prorl_cli.sandbox.boxed.launched import Launched
 from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED
@@ -42,6 +43,8 @@ QUIET_MS = 10
 """Without a message for that long, a further spare is made: not while a box just started wants the processor."""
 HASTE_MS = 1
 """The same where no spare is left: starts come back to back, and the next one would wait for a whole fork."""
+GATE_MS = 20
+"""Until a zygote that found the node's gate full asks again."""
 TICK_MS = 100
 """Between two looks at boxes that have a time to leave by."""
 
@@ -58,6 +61,7 @@ class Zygote:
         self._spares: deque[Box] = deque()
         self._asked: deque[tuple[int, int]] = deque()
         self._sound = False
+        self._held_up = False
         self._poller = select.poll()
         self._wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
@@ -76,11 +80,14 @@ class Zygote:
             self._turn({fd for fd, _ in self._poller.poll(self._patience_ms())})
 
     def _patience_ms(self) -> int | None:
+        if self._held_up:
+            return GATE_MS
         if self._wants_spares():
             return QUIET_MS if self._spares else HASTE_MS
         return None if all(box.leave_by == math.inf for box in self._boxes.values()) else TICK_MS
 
     def _turn(self, ready: Collection[int]) -> None:
+        self._held_up = False
         if self._wake_r in ready:
             os.read(self._wake_r, 4096)
         for box in list(self._boxes.values()):
@@ -134,6 +141,9 @@ class Zygote:
         except OSError as error:
             self._fail(f"could not be forked: {error}")
             return True
+        self._held_up = box is None
+        if box is None:
+            return False
         self._boxes[box.pid] = box
         if box.up:
             self._sound = True
@@ -151,6 +161,7 @@ class Zygote:
 
     def _rise(self, box: Box) -> None:
         self._poller.unregister(box.hand)
+        give_back(box.permit)
         if self._kind.rise(box):
             box.up = self._sound = True
             self._spares.append(box)
@@ -182,6 +193,7 @@ class Zygote:
         if not box.up:
             with contextlib.suppress(KeyError, ValueError):  # it said its last word before, and was heard
                 self._poller.unregister(box.hand)
+        give_back(box.permit)
         box.hand.close()
         status, why = self._kind.bury(box, status, self._boxes)
         if not box.up:

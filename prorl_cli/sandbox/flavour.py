@@ -1,0 +1,48 @@
+"""Apptainer and SingularityCE are two programs by now: what prorl does differently for each, by its version string.
+
+Refuses versions that lack what walls are made of. Pure; called by `apptainer`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from prorl_cli.errors import UserError
+
+_VERSION = re.compile(r"^(apptainer|singularity(?:-ce)?) version (\d+)\.(\d+)", re.MULTILINE)
+
+OLDEST = {"apptainer": (1, 0), "singularity-ce": (3, 10), "singularity": (3, 10)}
+"""The first with `--no-eval` and `--no-mount bind-paths`. Singularity before the fork had neither."""
+
+_UNPACKS = "Converting SIF file to temporary sandbox"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavour:
+    """Which of them, and its version."""
+
+    name: str
+    version: tuple[int, int]
+
+    @property
+    def prefix(self) -> str:
+        """Of its environment variables; Apptainer heeds the other's only with a warning at every start."""
+        return "APPTAINER" if self.name == "apptainer" else "SINGULARITY"
+
+
+def read(said: str) -> Flavour:
+    """From what `--version` said. Raises `UserError`."""
+    match = _VERSION.search(said)
+    if not match:
+        raise UserError(f"not a version of Apptainer or Singularity: {said.strip()[:200] or 'nothing'}")
+    name, version = match[1], (int(match[2]), int(match[3]))
+    if version < OLDEST[name]:
+        wanted = ".".join(map(str, OLDEST[name]))
+        raise UserError(f"{said.strip()} is too old: boxes need {wanted} at least, or Apptainer")
+    return Flavour(name=name, version=version)
+
+
+def unpacks(said: str) -> bool:
+    """Whether it copied the whole image to a folder because it could not mount it, as it does at every start then."""
+    return _UNPACKS in said
