@@ -57,8 +57,9 @@ class Sandbox(Section):
     """`apptainer` (or `singularity`, where that is installed) runs tools in `image`. `auto` takes bwrap where it works,
     else `process`, which promises no isolation."""
     image: str = ""
-    """What boxes are made of, readable by every rollout node: an unpacked folder, or with `runtime: apptainer` a SIF
-    file as well. Without one, `bash`, `python` and `edit` find the programs of the node, read-only."""
+    """What boxes are made of: the name of a definition whose image `prorl cache build` has made (math, code, stem, swe,
+    or NAME.def beside the recipe); or a path that every rollout node can read, an unpacked folder, or with `runtime:
+    apptainer` a SIF file as well. Without one, `bash`, `python` and `edit` find the node's programs, read-only."""
     unsafe: bool = False
     """Let `bash`, `python` and `edit` run without walls (`runtime: process`), where they can do all that you can."""
     tool_timeout: Duration = 10.0
@@ -75,7 +76,9 @@ class Sandbox(Section):
     @model_validator(mode="after")
     def _an_image_and_its_runtime_go_together(self) -> Sandbox:
         if self.runtime == "apptainer" and not self.image:
-            raise ValueError("`runtime: apptainer` needs `image`: a SIF file, or the folder of an unpacked image")
+            raise ValueError(
+                "`runtime: apptainer` needs `image`: a definition's name (math), a SIF file or an unpacked folder"
+            )
         if self.image and self.runtime not in ("apptainer", "bwrap"):
             raise ValueError(f"`image` is for `runtime: apptainer` or `bwrap`, not for {self.runtime!r}")
         return self
