@@ -119,8 +119,8 @@ def test_unknown_tools_and_arguments_are_answered_without_a_box():
         "error: calculator takes expression, not 'verbose'",
     ]
     assert boxes.started == 0
-    with pytest.raises(UserError, match="no tool 'bash'"):
-        ToolBox(boxes, ["bash"], 1.0)
+    with pytest.raises(UserError, match="no tool 'browser'"):
+        ToolBox(boxes, ["browser"], 1.0)
 
 
 @pytest.mark.parametrize("failure", [OSError("gone"), InfraError(ErrorClass.SANDBOX, "killed from outside")])

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from prorl_cli.agent import Call, Limits, Tool, ToolBox, load_renderer, run_episode, toolbox
+from prorl_cli.agent import Call, Limits, Tool, ToolBox, load_renderer, run_episode, tools
 from prorl_cli.agent.recovery import REPLAYS
 from prorl_cli.agent.tiny import END, encode
 from prorl_cli.errors import InfraError
@@ -33,7 +33,7 @@ out = hashlib.sha256(state.read_bytes()).hexdigest()
 @pytest.fixture(autouse=True)
 def probe_is_a_tool(monkeypatch):
     parameters = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
-    monkeypatch.setitem(toolbox.TOOLS, "probe", Tool(name="probe", description="", parameters=parameters))
+    monkeypatch.setitem(tools.TOOLS, "probe", Tool(name="probe", description="", parameters=parameters))
 
 
 def step(number):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from prorl_cli.agent import Call, build_tiny_tokenizer, load_renderer
 from prorl_cli.agent.tiny import ASSISTANT, BOS, CALL, END, ENDCALL, RESULT, SYMBOLS, TAGS, USER, VOCAB_SIZE, encode
-from prorl_cli.agent.toolbox import TOOLS
+from prorl_cli.agent.tools import TOOLS
 from prorl_cli.errors import UserError
 from tests import qwen_like
 
