@@ -179,7 +179,10 @@ class Supervisor:
         isolation.limit_tool(memory, math.ceil(self._watch.cpu_left_s))
 
     def _answer(self, call: Call) -> None:
-        self._send({"id": self._answering["id"], **(call.result or {})})
+        result = call.result or {}
+        self._send({"id": self._answering["id"], **result})
+        if result.get("outcome") == "limit:cpu":  # the kernel counts finer than it tells
+            self._watch.reaped(self._watch.cpu_left_s)
         call.settle()
         self._call = None
 
