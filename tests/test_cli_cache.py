@@ -84,6 +84,13 @@ def test_a_plain_log_has_a_line_for_each_change_and_ends_with_what_there_is(plac
     assert re.fullmatch("one: built: 0 MiB in [0-9]+ s  [0-9a-f]{12}", lines[-1])
 
 
+def test_a_base_that_can_move_is_warned_of(place, cache, built):
+    (place / "moving.def").write_text("Bootstrap: docker\nFrom: debian:12\n%post\n  true\n")
+    lines = cache("build", "moving").err.splitlines()
+    assert lines[0].startswith("moving: warning: ") and "debian:12" in lines[0] and "pin" in lines[0]
+    assert "debian:12" in built("moving")[0]["warnings"][0]
+
+
 def test_an_image_that_fails_keeps_none_of_the_others(place):
     (place / "bad.def").write_text(DEF.replace("%post", "%post\n    # broken"))
     environment = {**os.environ, "FAKE_FAIL": "no space left on device", "FAKE_TIMES": "1"}

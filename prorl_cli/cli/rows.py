@@ -39,7 +39,10 @@ class Row:
         self.began = self.ended = 0.0
 
     def say(self, state: str, words: str = "") -> None:
-        """What happens now; the words alone may change often."""
+        """What happens now; the words alone may change often. A warning is no state, and stays."""
+        if state == "warning":
+            self._rows.warned(self, words)
+            return
         self.began = self.began or time.monotonic()
         self._worked = self._worked or state not in IDLE
         changed, self.state, self.words = state != self.state, state, words.strip()
@@ -50,6 +53,7 @@ class Row:
         """It is there."""
         built = self._worked
         self.facts = {"key": image.key, "digest": image.digest, "path": str(image.path), "size": image.size}
+        self.facts["warnings"] = list(image.manifest.warnings)
         took = f" in {image.built_s:.0f} s" if built else ""
         self._end("built" if built else "there", f"{image.size / 2**20:.0f} MiB{took}  {image.key[:12]}")
 
@@ -83,8 +87,19 @@ class Rows:
     def changed(self, row: Row) -> None:
         """A plain log gets a line for it."""
         if self._plain and row.state != "reused":
-            with self._one_writer:
-                print(f"{row.name}: {row.state}{': ' * bool(row.words)}{row.words}", file=sys.stderr, flush=True)
+            self._print(f"{row.name}: {row.state}{': ' * bool(row.words)}{row.words}")
+
+    def warned(self, row: Row, words: str) -> None:
+        """Said once, above the picture."""
+        if self._live:
+            text = f"{row.name}: warning: {words}"
+            self._live.console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        elif self._plain:
+            self._print(f"{row.name}: warning: {words}")
+
+    def _print(self, line: str) -> None:
+        with self._one_writer:
+            print(line, file=sys.stderr, flush=True)
 
     def tick(self) -> None:
         """A terminal gets a new picture."""
