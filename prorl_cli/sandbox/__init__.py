@@ -8,5 +8,6 @@ isolated against accidents and an over-eager policy (same user, same kernel), an
 from prorl_cli.sandbox.box import Box
 from prorl_cli.sandbox.factory import BoxFactory, open_boxes
 from prorl_cli.sandbox.results import Death, ToolResult
+from prorl_cli.sandbox.transfer import FileRefused
 
-__all__ = ["Box", "BoxFactory", "Death", "ToolResult", "open_boxes"]
+__all__ = ["Box", "BoxFactory", "Death", "FileRefused", "ToolResult", "open_boxes"]

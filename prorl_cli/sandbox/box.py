@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from prorl_cli.errors import InfraError, UserError
+from prorl_cli.sandbox import transfer
 from prorl_cli.sandbox.boxed.frames import FrameTooLong, pack
 from prorl_cli.sandbox.link import Link
 from prorl_cli.sandbox.parent import LEAVE_S, Parent
@@ -20,6 +22,9 @@ from prorl_cli.trajectory import ErrorClass
 
 GRACE_S = 5.0
 """How much later than its own clock a box may report a timeout before it counts as stuck."""
+
+GET_BYTES = 64 * 2**20
+"""Of what is read from a box at once, unless more is asked for."""
 
 
 class Box:
@@ -78,6 +83,22 @@ class Box:
             raise
         seconds = time.monotonic() - began
         return ToolResult(output=reply.output, outcome=reply.outcome, seconds=seconds, facts=reply.facts)
+
+    async def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file; a relative path is below the box's home. Raises `FileRefused`."""
+        await transfer.put(self.call, {path: data}, mode)
+
+    async def put_all(self, folder: str, files: Mapping[str, bytes], mode: int = 0o644) -> None:
+        """Write files below a folder. Raises `FileRefused`."""
+        await transfer.put(self.call, {f"{folder}/{name}": data for name, data in files.items()}, mode)
+
+    async def get(self, path: str, limit: int = GET_BYTES) -> bytes:
+        """Read a file of at most `limit` bytes. Raises `FileRefused`."""
+        return await transfer.get(self.call, path, limit)
+
+    async def get_all(self, folder: str, limit: int = GET_BYTES) -> dict[str, bytes]:
+        """The files below a folder, by names relative to it. Raises `FileRefused`."""
+        return await transfer.get_all(self.call, folder, limit)
 
     async def _ask(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Reply:
         self._calls += 1
