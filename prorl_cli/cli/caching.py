@@ -66,7 +66,7 @@ def info(wanted: str, as_json: bool) -> None:
 def verify(wanted: Sequence[str], as_json: bool) -> int:
     """Read all bytes of the images; 1 when one is not what was built."""
     store = Store(cache_root())
-    images = [_image(word) for word in wanted] or store.images()
+    images = [_image(word) for word in wanted] or store.recorded()
     found = [(image, store.verify(image)) for image in images]
     if as_json:
         print(json.dumps([{"name": image.name, "key": image.key, "problem": why} for image, why in found], indent=2))

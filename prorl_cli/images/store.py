@@ -68,6 +68,13 @@ class Store:
         found = [image for each in keys if (image := self._shelf.of_key(each))]
         return sorted(found, key=lambda image: image.manifest.built_at, reverse=True)
 
+    def recorded(self) -> list[Image]:
+        """What was published last under every key, whole or not: for `verify`, which says what is wrong with it."""
+        newest: dict[str, Manifest] = {}
+        for manifest in sorted(self._shelf.manifests(), key=lambda each: each.number):
+            newest[manifest.key] = manifest
+        return [Image(path=self._shelf.object(each.digest), manifest=each) for each in newest.values()]
+
     def find(self, wanted: str) -> Image | None:
         """By key, by a name (the newest), or by eight or more digits of a key or digest."""
         if re.fullmatch(r"[0-9a-f]{64}", wanted):
