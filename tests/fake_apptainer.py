@@ -2,7 +2,7 @@
 
 What it does besides is in its environment: FAKE_LOG (a folder: a file for every build begun), FAKE_SLEEP (seconds of
 one build), FAKE_FAIL (last words of builds that fail), FAKE_TIMES (how many of them), FAKE_DAMAGE (bytes cut off),
-FAKE_SAME (images do not differ), FAKE_CHILD (a process that a build leaves at work).
+FAKE_SAME (images do not differ), FAKE_SIZE (bytes of an image besides), FAKE_CHILD (a process that a build leaves at work).
 """
 
 import os
@@ -35,7 +35,7 @@ def build(image, definition):
     if times < int(os.environ.get("FAKE_TIMES", "1000")) and (words := os.environ.get("FAKE_FAIL")):
         print(f"FATAL:   {words}", flush=True)
         sys.exit(255)
-    data = sif(Path(definition).read_text() + os.environ.get("FAKE_SAME", os.urandom(8).hex()))
+    data = sif(Path(definition).read_text() + os.environ.get("FAKE_SAME", os.urandom(8).hex()) + "x" * int(os.environ.get("FAKE_SIZE", "0")))
     Path(image).write_bytes(data[: len(data) - int(os.environ.get("FAKE_DAMAGE", "0"))])
 
 

@@ -61,5 +61,6 @@ def begun(tmp_path):
     return len(os.listdir(tmp_path / "begun"))
 
 
-def store_of(tmp_path, **settings):
-    return Store(tmp_path / "cache", **settings)
+def store_of(tmp_path, grace_s=6.0):
+    """With a patience that suits a busy machine."""
+    return Store(tmp_path / "cache", grace_s=grace_s)

@@ -61,7 +61,8 @@ def made(definition: Definition, program: Program, arch: str, log: IO[bytes], te
     with scratch_folder(os.environ) as scratch:
         started = time.monotonic()
         source = scratch / f"{definition.name}.def"
-        source.write_text(rendered(definition, _brought(definition, scratch)))
+        with _on_this_node():
+            source.write_text(rendered(definition, _brought(definition, scratch)))
         image = scratch / "image.sif"
         work = _Work(program, scratch, log, tell)
         work.build(image, source)
@@ -116,12 +117,23 @@ class _Work:
 
 
 @contextmanager
+def _on_this_node() -> Iterator[None]:
+    """What this node refuses is no fault of the cache."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildFailed(f"this node refuses: {error}") from error
+
+
+@contextmanager
 def _guarded(command: Sequence[str], scratch: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, "-I", "-S", "-B", guard.__file__, str(scratch), *command]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=env, cwd="/", umask=0o022, start_new_session=True
-    )
+    with _on_this_node():
+        process = subprocess.Popen(
+            words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=env, cwd="/", umask=0o022,
+            start_new_session=True,
+        )  # fmt: skip
     assert process.stdin and process.stdout
     try:
         yield process
