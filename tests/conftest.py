@@ -28,6 +28,8 @@ WHOLE_PROCESSES = frozenset(
         "test_engine_server",
         "test_engine_swap",
         "test_engine_vllm_parts",
+        "test_images_build",
+        "test_images_store",
         "test_learner_kills",
         "test_learner_process",
         "test_packaging",
