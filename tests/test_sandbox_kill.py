@@ -12,7 +12,7 @@ import pytest
 
 from prorl_cli.errors import InfraError
 from prorl_cli.sandbox import open_boxes, root
-from prorl_cli.sandbox.scratch import sweep
+from prorl_cli.sandbox.janitor import clean
 from tests.killing import fork, wait
 from tests.sandbox_kit import (
     PROBE,
@@ -94,7 +94,7 @@ def test_worker_and_parent_killed_together_leave_no_process_and_no_folder_past_t
         os.kill(process, signal.SIGKILL)
     wait(pid)
     assert settle() == []
-    sweep(tmp_path)
+    clean(tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -102,7 +102,7 @@ def test_a_living_workers_folder_is_not_swept(tmp_path):
     async def scene():
         async with opened("process", tmp_path) as factory:
             box = await factory.start()
-            sweep(tmp_path)
+            clean(tmp_path)
             assert (await probe(box, "open('note', 'w').write('x')")).outcome == "ok"
 
     asyncio.run(scene())

@@ -25,6 +25,7 @@ from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import flavour, root
 from prorl_cli.sandbox.boxed.launched import BOX, LAYER, START_S, complaint
+from prorl_cli.sandbox.parent import GATES
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Apptainer:
     def command(self, control: int, own: Path | None) -> list[str]:
         assert own, "its zygote has a folder"
         self._own = own
-        return root.plain_command(control)
+        return root.plain_command(control, own)
 
     def facts(self) -> dict[str, Any]:
         program = find_program()
@@ -83,7 +84,7 @@ class Apptainer:
             "launch": [*start, *kept, self.image, *self._serve(python, layer)],
             "environment": environment,
             "layer": layer,
-            "gate": str(self._own.parent / "gates"),
+            "gate": str(self._own.parent / GATES),
             "widths": gate_widths(self.image, os.cpu_count() or 1),
         }
 

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from prorl_cli.errors import InfraError, UserError
 from prorl_cli.recipe import Sandbox
-from prorl_cli.sandbox import capabilities, root
+from prorl_cli.sandbox import capabilities, janitor, root
 from prorl_cli.sandbox.apptainer import Apptainer
 from prorl_cli.sandbox.box import Box
 from prorl_cli.sandbox.parent import Parent
 from prorl_cli.sandbox.runtimes import Bwrap, Process, Runtime
-from prorl_cli.sandbox.scratch import sweep, sweep_mounts
 from prorl_cli.trajectory import ErrorClass
 
 log = logging.getLogger(__name__)
@@ -32,14 +31,13 @@ async def open_boxes(
 
     Raises `UserError` where the recipe's runtime cannot be had.
     """
-    sweep(scratch)
+    await asyncio.to_thread(janitor.clean, scratch)
     wanted = root.Tools(serve=tuple(serve), folders=tuple(tools))
     match sandbox.runtime:
         case "process":
             capabilities.check("process", sandbox, serve)
             return await _opened(Process(wanted), sandbox, scratch)
         case "apptainer":
-            sweep_mounts()
             return await _opened_walled(Apptainer(wanted, sandbox), sandbox, scratch)
     try:
         return await _opened_walled(Bwrap(wanted, sandbox.image), sandbox, scratch)
@@ -99,6 +97,7 @@ class BoxFactory:
             if self._parent and self._parent.lost:
                 log.warning("the boxes' parent process was killed; starting another")
                 await self._parent.close()
+                await asyncio.to_thread(janitor.clean, self._scratch)
                 self._parent = None
             if not self._parent:
                 self._parent = await self._launch()
@@ -113,9 +112,11 @@ class BoxFactory:
         async with self._launching:
             if self._parent:
                 await self._parent.close()
+                await asyncio.to_thread(janitor.clean, self._scratch)
 
     def kill(self) -> None:
         """`close` for code without an event loop."""
         self._closed = True
         if self._parent:
             self._parent.kill()
+            janitor.clean(self._scratch)

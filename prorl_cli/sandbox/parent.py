@@ -38,6 +38,9 @@ LEAVE_S = 15.0
 PREFIX = "boxes-"
 """Of the folders in which zygotes keep what their boxes write to the node's disk."""
 
+GATES = "gates"
+"""Folder of the node's gate (`boxed.gate`), beside them."""
+
 LOST = "its parent process (the zygote) is gone"
 
 

@@ -140,9 +140,10 @@ def prorl_binds(python: Python, tools: Tools) -> list[tuple[str, str]]:
     return [*code, *python.binds, *zip(map(str, tools.folders), tools.inside, strict=True)]
 
 
-def plain_command(control: int) -> list[str]:
-    """A zygote without walls; `control` is the descriptor that it inherits."""
-    return [interpreter(), *FLAGS, "-c", _SERVE, str(PACKAGE), str(control)]
+def plain_command(control: int, own: Path) -> list[str]:
+    """A zygote without walls; `control` is the descriptor that it inherits. By its folder, the last word, a janitor
+    knows it and what it has forked."""
+    return [interpreter(), *FLAGS, "-c", _SERVE, str(PACKAGE), str(control), str(own)]
 
 
 def bwrap_command(

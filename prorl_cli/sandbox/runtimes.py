@@ -45,7 +45,8 @@ class Process:
         self._tools = tools
 
     def command(self, control: int, own: Path | None) -> list[str]:
-        return root.plain_command(control)
+        assert own, "its zygote has a folder"
+        return root.plain_command(control, own)
 
     def facts(self) -> dict[str, Any]:
         return {"serve": self._tools.serve, "tools": [str(folder) for folder in self._tools.folders]}

@@ -13,7 +13,7 @@ import pytest
 
 from prorl_cli.errors import InfraError, UserError
 from prorl_cli.sandbox.boxed.zygote import GATE
-from prorl_cli.sandbox.scratch import sweep_mounts
+from prorl_cli.sandbox.janitor import clean
 from tests.conftest import need
 from tests.images import FORMS, apptainer_works, image
 from tests.sandbox_kit import (
@@ -270,7 +270,8 @@ def test_mounts_whose_launcher_went_with_its_zygote_end_at_the_next_start_and_no
             for process in (zygote, *launchers):
                 process.kill()
             assert all(map(serves, daemons))
-            sweep_mounts()
+            clean(tmp_path / "killed")
+            clean(tmp_path / "living")
             await until(lambda: not any(map(serves, daemons)))
             assert (await probe(box, "import os\nout = len(os.listdir('/usr/bin')) > 100")).output == "True"
 
