@@ -19,7 +19,7 @@ from pathlib import Path
 from prorl_cli.sandbox.boxed import isolation, tree
 from prorl_cli.sandbox.boxed.calls import Setting
 
-BASH = "prorl_cli.sandbox.boxed.shell.session:BashSession"
+BASH = "prorl_cli.sandbox.boxed.tools.bash:open_session"
 
 
 class Driver:
@@ -94,13 +94,13 @@ class Loop:
         call = self._session.call(order["arguments"], began + order["timeout_s"])
         limit_at = began + order.get("limit_after_s", math.inf)
         while call.result is None:
+            self._poll(call, min(call.wake_at(), limit_at) - time.monotonic())
             now = time.monotonic()
-            if now >= limit_at:
+            if call.result is None and now >= limit_at:
+                limit_at = math.inf
                 call.limited("memory")
-            elif now >= call.wake_at():
+            if call.result is None and now >= call.wake_at():
                 call.tick(now)
-            else:
-                self._poll(call, min(call.wake_at(), limit_at) - now)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         yield call.result | {"seconds": time.monotonic() - began, "peak": peak}
         call.settle()

@@ -48,11 +48,11 @@ def how_ended(status: int) -> str:
     return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
 
 
-def answer(outcome: str, text: str, omitted: int, facts: dict[str, Any], notes: list[str]) -> Result:
+def answer(outcome: str, text: str, facts: dict[str, Any], notes: list[str]) -> Result:
     """What was printed, then what the policy must know besides, a line each."""
     apart = "\n" if text and notes and not text.endswith("\n") else ""
     output = text + apart + "\n".join(f"[{note}]" for note in notes)
-    return {"outcome": outcome, "output": output, "facts": facts | {"omitted": omitted}}
+    return {"outcome": outcome, "output": output, "facts": facts}
 
 
 def lost_note(how: str, kept: bool) -> str:
@@ -65,5 +65,5 @@ def outcome_note(outcome: str, code: int, seconds: float) -> str:
     if outcome == "timeout":
         return f"timed out after {round(seconds, 1):g} s; what the command had started was ended"
     if outcome.startswith("limit:"):
-        return f"the box reached its limit of {outcome.partition(':')[2]}; its processes were killed"
+        return f"the box reached its limit of {outcome.partition(':')[2]}; what the command had started was ended"
     return f"exit code {code}" if code else ""

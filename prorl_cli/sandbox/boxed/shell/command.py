@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from prorl_cli.sandbox.boxed.bounded import Bounded
 from prorl_cli.sandbox.boxed.calls import Result
 from prorl_cli.sandbox.boxed.shell import answers, kin, script
-from prorl_cli.sandbox.boxed.shell.ladder import LOOK_S, Ladder
-from prorl_cli.sandbox.boxed.shell.output import Bounded
+from prorl_cli.sandbox.boxed.shell.ladder import KILL_S, LOOK_S, Ladder
 
 if TYPE_CHECKING:
     from prorl_cli.sandbox.boxed.shell.session import BashSession
@@ -73,6 +73,7 @@ class BashCall:
         self._wake = deadline
         self._output = Bounded()
         self._ladder: Ladder | None = None
+        self._cut = "timeout"
         self._begun = self._answered = False
         self._starts = 0
         session.pipe.rest()  # what background jobs have printed since
@@ -128,6 +129,10 @@ class BashCall:
             self._again()
         elif record.word == "begun":
             self._begun = True
+        elif not self._begun and self._ladder is None:
+            self._session.kill("lost its lines")
+            self._session.distrust()
+            self.result = answers.failed("something read what the shell was told: the command may not have run")
         else:
             self._session.exit_code = record.exit_code
             self._session.folder = record.folder or self._session.folder
@@ -166,7 +171,7 @@ class BashCall:
         left = self._left()
         step = self._ladder.step(now, self._answered, bool(left))
         if step.over:
-            self._finish("timeout")
+            self._finish(self._cut)
             return
         if step.command:
             kin.send(left, step.command)
@@ -174,7 +179,7 @@ class BashCall:
             self._sweep()
         if step.shell and self._session.shell:
             kin.send([self._session.shell.pid], step.shell)
-        self._wake = now + LOOK_S
+        self._wake = time.monotonic() + LOOK_S  # looking itself takes a while on a full machine
 
     def _left(self) -> list[int]:
         shell = self._session.shell
@@ -187,17 +192,19 @@ class BashCall:
             kin.send(left, signal.SIGKILL)
 
     def limited(self, what: str) -> None:
-        """The box reached its limit of `what`, and its processes were killed."""
-        self._finish(f"limit:{what}")
+        """The box reached its limit of `what`, and what was largest was killed: the rest of the command goes, too."""
+        if self._ladder is None:
+            self._cut = f"limit:{what}"
+            self._ladder = Ladder(time.monotonic() - KILL_S)
+            self._wake = 0.0
 
     def _finish(self, outcome: str) -> None:
         session = self._session
         if not self._answered:
-            if outcome == "timeout" and not self._begun:
-                session.distrust()
             session.kill("had to be killed")
+        if not self._begun:  # what the shell took over may be why
+            session.distrust()
         self._output.feed(session.pipe.rest())
-        text, omitted = self._output.text()
         code = session.exit_code if session.shell else 0  # how it ended is said below
         notes = [answers.outcome_note(outcome, code, self._seconds)]
         if lost := session.lost:
@@ -207,8 +214,9 @@ class BashCall:
             "exit_code": session.exit_code if outcome == "ok" else None,
             "cwd": session.folder.encode(errors="replace").decode(),  # names that are no UTF-8 are no JSON either
             "restarted": bool(lost),
+            "omitted": self._output.omitted,
         }
-        self.result = answers.answer(outcome, text, omitted, facts, [note for note in notes if note])
+        self.result = answers.answer(outcome, self._output.text(), facts, [note for note in notes if note])
 
     def settle(self) -> None:
         """A lost shell is replaced at once, not in the next call's time."""

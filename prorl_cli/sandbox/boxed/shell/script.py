@@ -3,7 +3,8 @@
 A command's text is never part of a line: it is in a file that is sourced at top level, so that `declare`, `return`,
 unbalanced quotes and here-documents of any size mean what they mean in a file. Only where no file can be written
 (a full disk) it travels as one quoted word. Every line survives the options that a policy may set: no expansion
-without a default, no status that `set -e` would mind. Called by `session` and `process`.
+without a default, no status that `set -e` would mind. There is no prompt: a `PROMPT_COMMAND` could only read these
+lines before the shell does, and is dropped. Called by `session` and `process`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ OUTPUT = 99
 _BOOT = r"""set +H +o history; unset HISTFILE MAILCHECK
 __prorl_begin() { if { builtin : >&OUTPUT; } 2>/dev/null; then builtin printf '%s begun \0' "$1" >&0
 else builtin printf '%s blind \0' "$1" >&0; fi; return "$2"; }
-__prorl_done() { builtin printf '%s done %s %s\0' "$1" "$2" "${PWD-}" >&0; }
+__prorl_done() { builtin printf '%s done %s %s\0' "$1" "$2" "${PWD-}" >&0; builtin unset -v PROMPT_COMMAND; }
 __prorl_save() { { builtin printf 'builtin cd -- %q\n' "${PWD-}"; builtin declare -p; builtin umask -p
 builtin trap -p; builtin shopt -p; builtin set +o; builtin echo 'set +e +t'; builtin declare -f; builtin declare -F
 builtin alias -p; builtin echo '# whole'; } >| "$1"; } 2>/dev/null

@@ -37,6 +37,11 @@ class BashSession:
         self.exit_code = 0
         self.lost = ""
 
+    @property
+    def root(self) -> int:
+        """The shell's process."""
+        return self.shell.pid if self.shell else 0
+
     def call(self, arguments: dict[str, Any], deadline: float) -> Call:
         """Run a command, begin with a new shell, or both."""
         if mistake := answers.mistake(arguments):
