@@ -43,6 +43,8 @@ def play(words):
     match words:
         case ["--version"]:
             print("apptainer version 1.4.5")
+        case ["build", "--help"]:
+            print("      --mksquashfs-args string   extra arguments")
         case ["build", "--fakeroot", "--mksquashfs-args", _, image, definition]:
             build(image, definition)
         case ["sif", "list", _]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from prorl_cli.errors import UserError
-from prorl_cli.images import Store
+from prorl_cli.images import Store, hold, stage
 from prorl_cli.images.program import Program
 from tests.images_kit import make_definition
 from tests.refused import fill, mount
@@ -64,6 +64,8 @@ def read_only(folder, program):
         with pytest.raises(UserError, match="cannot be written: Read-only file system: it is mounted read-only"):
             act()
     assert store.verify(image) == ""
+    with hold(image.path):
+        assert stage(image.path, folder / "node").is_file()
 
 
 def main(folder, path):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -12,10 +13,13 @@ from prorl_cli.errors import UserError
 from prorl_cli.images import guard, share
 from prorl_cli.images.check import BadImage, check_header, parse_list, parse_smoke
 from prorl_cli.images.places import Place, choose, scratch_folder
-from prorl_cli.images.program import Program, Share, build_command, environment, parse_version
+from prorl_cli.images.program import Program, Share, ask, build_command, environment, parse_version
 from prorl_cli.images.reasons import explain
 from tests.fake_apptainer import sif
+from tests.images_kit import fake
 from tests.test_images_build import until
+
+__all__ = ["fake"]
 
 GIB = 1 << 30
 
@@ -84,6 +88,20 @@ def test_the_packing_is_told_what_the_job_was_given(tmp_path):
         made_by("apptainer", 1, 4, 5), tmp_path / "i", tmp_path / "d", Share(processors=3, memory=GIB)
     )
     assert words[words.index("--mksquashfs-args") + 1] == "-comp gzip -processors 3 -mem 1024M"
+    old = replace(made_by("singularity", 3, 8, 7), bounded=False)
+    assert build_command(old, tmp_path / "i", tmp_path / "d", Share(processors=3, memory=GIB))[1:3] == [
+        "build",
+        "--fakeroot",
+    ]
+    assert not [
+        word for word in build_command(old, tmp_path, tmp_path, Share(processors=3, memory=1)) if "mksquash" in word
+    ]
+
+
+def test_the_program_is_asked_what_it_can(fake):
+    assert ask(fake.path) == fake
+    with pytest.raises(UserError, match="does not run"):
+        ask(fake.path + "-nothere")
 
 
 def test_the_share_is_what_cgroups_and_affinity_leave(monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ and `Store.import_`.
 from __future__ import annotations
 
 import io
+import os
 import re
 import secrets
 import tarfile
@@ -35,11 +36,14 @@ def export(image: Image, path: Path) -> None:
     head = tarfile.TarInfo(_MANIFEST)
     head.size = len(manifest)
     try:
-        with partial.open("xb") as file, tarfile.open(fileobj=file, mode="w:") as archive:
-            archive.addfile(head, io.BytesIO(manifest))
-            archive.add(image.path, _IMAGE, filter=_nobodys)
+        with partial.open("xb") as file:
+            with tarfile.open(fileobj=file, mode="w:") as archive:
+                archive.addfile(head, io.BytesIO(manifest))
+                archive.add(image.path, _IMAGE, filter=_nobodys)
+            file.flush()
+            os.fsync(file.fileno())
         partial.rename(path)
-        fsio.fsync_tree(path.parent)
+        fsio.fsync_folder(path.parent)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prorl_cli.errors import UserError
@@ -23,11 +23,12 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """`kind` is apptainer, singularity-ce or singularity."""
+    """`kind` is apptainer, singularity-ce or singularity; `bounded`: it hands options to mksquashfs."""
 
     path: str
     kind: str
     version: tuple[int, ...]
+    bounded: bool = True
 
     def __str__(self) -> str:
         return f"{self.kind} {'.'.join(map(str, self.version))}"
@@ -48,11 +49,16 @@ def find_builder() -> Program:
 
 def ask(path: str) -> Program:
     """Which program that is. Raises `UserError`."""
+    found = parse_version(path, _said([path, "--version"]))
+    return replace(found, bounded="--mksquashfs-args" in _said([path, "build", "--help"]))
+
+
+def _said(command: list[str]) -> str:
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"{path} does not run: {error}") from error
-    return parse_version(path, said.stdout or said.stderr)
+        raise UserError(f"{command[0]} does not run: {error}") from error
+    return done.stdout or done.stderr
 
 
 def parse_version(path: str, said: str) -> Program:
@@ -66,8 +72,9 @@ def parse_version(path: str, said: str) -> Program:
 def build_command(program: Program, image: Path, definition: Path, share: Share) -> list[str]:
     """mksquashfs takes every processor and all memory of a node, whatever was given to the job (apptainer #2601)."""
     packing = f"-comp {COMPRESSOR} -processors {share.processors} -mem {max(share.memory // _MIB, 64)}M"
+    bounds = ["--mksquashfs-args", packing] if program.bounded else []
     # Apptainer implies --fakeroot for definitions, SingularityCE does not.
-    return [program.path, "build", "--fakeroot", "--mksquashfs-args", packing, str(image), str(definition)]
+    return [program.path, "build", "--fakeroot", *bounds, str(image), str(definition)]
 
 
 def unpack_command(program: Program, image: Path, folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,15 +135,12 @@ class Store:
     def hold(self, image: Image) -> Iterator[Image]:
         """`gc` does not remove the image while the block lasts. Raises `UserError` when it is gone already."""
         folder = self._shelf.uses / image.digest
-        with self._shelf.writing():
-            use = held(folder, self._grace)
-            use.__enter__()
-        try:
+        with ExitStack() as use:
+            with self._shelf.writing():
+                use.enter_context(held(folder, self._grace))
             if not (self._shelf.image(image.manifest) or self._later(image)):
                 raise UserError(f"the image {image.name} is gone from {self.root}: `prorl cache build` makes it anew")
             yield image
-        finally:
-            use.__exit__(None, None, None)
 
     def gc(
         self, *, keep_bytes: int | None = None, keep_s: float | None = None, dry_run: bool = False
@@ -209,18 +206,19 @@ class Store:
     def _build(self, order: _Order, lease: Lease, number: int) -> Image | None:
         """None: this process lost its claim while it built, and its successor has published."""
         log = self._shelf.logs / f"{order.definition.name}.{order.key[:16]}.{number:06}.log"
-        try:
-            with self._shelf.writing(), lease.held(number):
-                image = self._attempt(order, lease, number, log)
-                if image:
-                    lease.say(number, End(outcome="built"))
-                return image
-        except ProrlError as error:
-            words = f"{order.definition.name}: {error}: its log is {log}"
-            lease.say(number, End(outcome="failed", words=words))
-            raise type(error)(words) from error
+        with self._shelf.writing(), lease.held(number):
+            try:
+                with self._shelf.writing():
+                    image = self._attempt(order, number, log)
+            except ProrlError as error:
+                words = f"{order.definition.name}: {error}: its log is {log}"
+                lease.say(number, End(outcome="failed", words=words))
+                raise type(error)(words) from error
+            if image:
+                lease.say(number, End(outcome="built"))
+            return image
 
-    def _attempt(self, order: _Order, lease: Lease, number: int, log: Path) -> Image | None:
+    def _attempt(self, order: _Order, number: int, log: Path) -> Image | None:
         with (
             log.open("wb", buffering=0) as file,
             made(order.definition, order.program, order.facts.arch, file, order.tell) as result,

@@ -5,13 +5,16 @@ A path that is in no cache is used as it is. Called by the rollout worker.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from prorl_cli.errors import UserError
 from prorl_cli.images.manifest import Image, object_name
 from prorl_cli.images.store import Store
+
+log = logging.getLogger(__name__)
 
 
 def stored(path: Path) -> tuple[Store, Image] | None:
@@ -28,13 +31,18 @@ def stored(path: Path) -> tuple[Store, Image] | None:
 
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """`prorl cache gc` does not remove the image while the block lasts. Raises `UserError`."""
+    """`prorl cache gc` does not remove the image while the block lasts. Raises `UserError`.
+
+    In a cache that this user cannot write, the image is used all the same.
+    """
     found = stored(path)
-    if found is None:
-        yield
-        return
-    store, image = found
-    with store.hold(image):
+    with ExitStack() as use:
+        if found:
+            try:
+                use.enter_context(found[0].hold(found[1]))
+            except UserError as error:
+                stored(path)
+                log.warning("%s is used without a mark: %s", path, error)
         yield
 
 
