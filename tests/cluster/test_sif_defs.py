@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from tests.conftest import need
-from tests.images import apptainer_works
+from tests.images import apptainer_works, image
 from tests.sandbox_kit import opened, settle
-from tests.sif_images import CACHE, NAMES, build
+from tests.sif_images import CACHE, NAMES, build, oci_archive
 from tests.test_sif_parts import SECRET, commit, git
 
 
@@ -133,32 +133,31 @@ def test_an_imported_dockerfile_builds_as_docker_would_have_built_it(tmp_path):
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a").write_text("a")
     (tmp_path / "note").write_text("n")
-    (tmp_path / "Dockerfile").write_text(
-        "FROM debian:bookworm-slim AS made\nRUN mkdir /out && echo built > /out/it\n"
-        "FROM debian:bookworm-slim\nENV PATH=/opt/mine:$PATH GREETING=\"hello there\"\nWORKDIR /app/deep\n"
-        "COPY source note ./\nCOPY --from=made /out /taken\nRUN cd / && rm -rf /app/deep/note\nCOPY note ../note\n"
-        "RUN mkdir /opt/mine && printf '#!/bin/sh\\necho \"$GREETING\"\\n' > /opt/mine/greet && chmod 755 /opt/mine/greet && greet > /greeting\n"
-    )  # fmt: skip
-    command = [
-        sys.executable,
-        "-m",
-        "prorl_cli",
-        "cache",
-        "import-dockerfile",
-        tmp_path / "Dockerfile",
-        "-o",
-        tmp_path / "mine.def",
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    row = build("code", definition=tmp_path / "mine.def")
-    said = [
-        "apptainer",
-        "exec",
-        "--containall",
-        row["path"],
-        "sh",
-        "-c",
-        "cd /app && find . -type f | sort; cat /taken/it /greeting; greet",
-    ]
+    (tmp_path / "Dockerfile").write_text(DOCKERFILE)
+    command = [sys.executable, "-m", "prorl_cli", "cache", "import-dockerfile", "Dockerfile", "-o", "mine.def"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    base = oci_archive(image("folder"), tmp_path / "base.tar", {"PATH": "/base/bin:/usr/bin:/bin", "OF_BASE": "a b"})
+    row = build("mine", definition=tmp_path / "mine.def", base=base)
+    looked = "cd /app && find . -type f | sort; cat /taken/it /greeting /path; greet"
+    said = ["apptainer", "exec", "--containall", row["path"], "sh", "-c", looked]
     seen = subprocess.run(said, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert seen == ["./deep/a", "./note", "built", "hello there", "hello there"]
+    assert seen == [
+        "./deep/a", "./note", "built", "hello there a b", "/opt/mine:/base/bin:/usr/bin:/bin", "hello there a b",
+    ]  # fmt: skip
+
+
+DOCKERFILE = """\
+FROM debian:bookworm-slim AS made
+RUN mkdir /out && echo built > /out/it
+FROM debian:bookworm-slim
+ENV PATH=/opt/mine:$PATH GREETING="hello there"
+WORKDIR /app/deep
+COPY source note ./
+COPY --from=made /out /taken
+RUN cd / && rm -rf /app/deep/note
+COPY note ../note
+RUN mkdir /opt/mine && printf '#!/bin/sh\\necho "$GREETING $OF_BASE"\\n' > /opt/mine/greet \
+    # as a tool would be
+    && chmod 755 /opt/mine/greet
+RUN greet > /greeting; echo $PATH > /path
+"""
