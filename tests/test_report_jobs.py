@@ -163,7 +163,7 @@ def test_doctor_knows_the_versions_that_break_heterogeneous_jobs(version, verdic
 
 def test_doctor_tries_this_node_and_every_complaint_has_a_fix():
     found = examine_node()
-    assert {"python", "user namespaces", "/dev/fuse", "apptainer", "bubblewrap", "GPUs", "open files"} <= {
+    assert {"python", "user namespaces", "/dev/fuse", "apptainer", "sandbox.runtime: bwrap", "GPUs", "open files"} <= {
         f.name for f in found
     }
     assert all(finding.fix for finding in found if finding.verdict != "ok")

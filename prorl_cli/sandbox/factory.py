@@ -80,6 +80,11 @@ class BoxFactory:
         self._launching = asyncio.Lock()
         self._closed = False
 
+    @property
+    def note(self) -> str:
+        """What this node refuses and boxes do without, in words."""
+        return self._parent.note if self._parent else ""
+
     async def start(self) -> Box:
         """A new box. Raises `InfraError` (sandbox)."""
         parent = await self._living_parent()

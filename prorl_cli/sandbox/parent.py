@@ -45,7 +45,8 @@ LOST = "its parent process (the zygote) is gone"
 
 
 class Parent:
-    """One zygote, from `Parent.launch` to `close`; `tools` are the names it serves, `lost` once it has ended.
+    """One zygote, from `Parent.launch` to `close`; `tools` are the names it serves, `note` what it found this node to
+    refuse, `lost` once it has ended.
 
     A box of its answers within `ready_s`.
     """
@@ -67,6 +68,7 @@ class Parent:
         self._ends: dict[int, Callable[[Ended], None]] = {}
         self._greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.tools: frozenset[str] = frozenset()
+        self.note = ""
         self.ready_s = ready_s
         self.lost = False
 
@@ -105,8 +107,9 @@ class Parent:
         except TimeoutError:
             raise UserError(f"the boxes' parent process did not come up within {BOOT_S:g} s") from None
         self.tools = frozenset(greeting["tools"])
-        if greeting["note"]:
-            log.warning("boxes: %s", greeting["note"])
+        self.note = greeting["note"]
+        if self.note:
+            log.warning("boxes: %s", self.note)
 
     def _hear(self) -> None:
         try:
