@@ -125,6 +125,13 @@ def test_arguments_architecture_and_compressor_count_and_a_comment_does_not(tmp_
     assert lock(tmp_path) == before
 
 
+def test_a_definition_of_another_name_is_another_image(tmp_path):
+    world(tmp_path, {})
+    before = lock(tmp_path)
+    (tmp_path / "fake.def").rename(tmp_path / "other.def")
+    assert key(read_definition(tmp_path / "other.def"), "lock", HERE) != before
+
+
 def test_a_base_counts_by_what_it_holds_not_by_its_path(tmp_path):
     world(tmp_path, {})
     before = lock(tmp_path)

@@ -1,6 +1,6 @@
 """What an image is known by, from everything that can change it; pure.
 
-`lock` names the result exactly. `versioned` names what its author declared, so that a comment in a script rebuilds
+`lock` names the result exactly, and the name that recipes go by. `versioned` names what its author declared, so that a comment in a script rebuilds
 nothing. `scratch` is `lock` for those who build anew each time. Not in a key: what a box gets from prorl at its start
 (nothing of prorl lies in an image), and the runtime's version, which the manifest records.
 """
@@ -58,7 +58,7 @@ def _declared(definition: Definition, facts: Facts) -> dict[str, Any]:
 
 def _everything(definition: Definition, facts: Facts) -> dict[str, Any]:
     stages = [_stage(stage) for stage in definition.stages]
-    return {"stages": stages, "arch": facts.arch, "compressor": facts.compressor}
+    return {"name": definition.name, "stages": stages, "arch": facts.arch, "compressor": facts.compressor}
 
 
 def _stage(stage: Built) -> dict[str, Any]:
