@@ -1,8 +1,9 @@
 """What an image is known by, from everything that can change it; pure.
 
-`lock` names the result exactly, and the name that recipes go by. `versioned` names what its author declared, so that a comment in a script rebuilds
-nothing. `scratch` is `lock` for those who build anew each time. Not in a key: what a box gets from prorl at its start
-(nothing of prorl lies in an image), and the runtime's version, which the manifest records.
+`lock` names the result exactly, besides the name that recipes go by. `versioned` names what its author declared, so
+that a comment in a script rebuilds nothing. `scratch` is `lock` for those who build anew each time. Not in a key: what
+a box gets from prorl at its start (nothing of prorl lies in an image), and the runtime's version, which the manifest
+records.
 """
 
 from __future__ import annotations
