@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import isolation, tool_run, tree
 from prorl_cli.sandbox.boxed.calls import Call, Session, Setting
-from prorl_cli.sandbox.boxed.forking import CLEAR_S, ForkedCall
+from prorl_cli.sandbox.boxed.forking import CLEAR_S, Answered, ForkedCall
 from prorl_cli.sandbox.boxed.frames import Frames, pack
 from prorl_cli.sandbox.boxed.watch import Watch
 
@@ -162,7 +162,10 @@ class Supervisor:
         tool, name, timeout_s = self._tools[asked["tool"]], asked["tool"], asked["timeout_s"]
         if hasattr(tool, "run"):
             become = functools.partial(self._become, os.getpid(), self._watch.limits.memory)
-            return ForkedCall(tool.run, asked["arguments"], timeout_s, become, alone=not self._sessions)
+            try:
+                return ForkedCall(tool.run, asked["arguments"], timeout_s, become, alone=not self._sessions)
+            except OSError as error:
+                return Answered.for_want(error)
         if name not in self._sessions:
             become = functools.partial(self._become, os.getpid(), 0)
             self._sessions[name] = tool.open_session(Setting(home=self._home, private=self._private, become=become))

@@ -6,7 +6,6 @@ lies in memory files that the children fill and read, so the first process of th
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from prorl_cli.sandbox.boxed import tool_run
-from prorl_cli.sandbox.boxed.calls import Call, Result, Setting
+from prorl_cli.sandbox.boxed.calls import Call, Setting
 from prorl_cli.sandbox.boxed.editing import commands
-from prorl_cli.sandbox.boxed.forking import ForkedCall
+from prorl_cli.sandbox.boxed.forking import Answered, ForkedCall
 
 MAX_KEPT = 32 * 2**20
 MAX_UNDOS = 200
@@ -39,7 +38,7 @@ class EditSession:
         try:
             return self._forked(os.path.normpath(path), arguments | {"path": path}, deadline - time.monotonic())
         except OSError as error:
-            return Answered(tool_run.failed(f"the edit could not be begun: {error.strerror}"))
+            return Answered.for_want(error)
 
     def _forked(self, key: str, arguments: dict[str, Any], timeout_s: float) -> Call:
         last = next((kept for kept in reversed(self._undos) if kept[0] == key), None)
@@ -99,31 +98,3 @@ class EditCall(ForkedCall):
     def settle(self) -> None:
         super().settle()
         self._settled(bool(self.result and self.result["outcome"] == "ok"))
-
-
-class Answered:
-    """A call that needed no child."""
-
-    def __init__(self, result: Result) -> None:
-        self.result: Result | None = result
-
-    def descriptors(self) -> tuple[int, ...]:
-        return ()
-
-    def ready(self, descriptor: int) -> None:
-        """There is none."""
-
-    def ended(self, pid: int, status: int) -> None:
-        """None is waited for."""
-
-    def wake_at(self) -> float:
-        return -math.inf
-
-    def tick(self, now: float) -> None:
-        """There is an answer."""
-
-    def limited(self, what: str) -> None:
-        """There is an answer."""
-
-    def settle(self) -> None:
-        """Nothing is left."""
