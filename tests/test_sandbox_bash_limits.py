@@ -262,6 +262,7 @@ def test_kin_are_the_new_ones_below_the_shell_or_orphaned():
         49: Process(10, 100), 70: Process(999, 150),  # of the same tick but earlier; of no known parent
     }  # fmt: skip
     assert sorted(kin.of_command(listed, first, shell, since)) == [51, 52, 53, 54]
+    assert sorted(kin.of_command(listed | {80: Process(0, 200)}, first, 0, since)) == [53, 54]
     assert sorted(kin.below(listed, 20)) == [60, 61]
 
 

@@ -62,7 +62,7 @@ def _read(name: str) -> Process | None:
 
 
 def of_command(listed: Mapping[int, Process], first: int, shell: int, since: Mark) -> list[int]:
-    """Those that started after `since` below `shell`, or were orphaned to the box's `first` process."""
+    """Those that started after `since` below `shell` (0: it is gone), or were orphaned to the box's `first` process."""
 
     def new(pid: int) -> bool:
         return pid in listed and pid not in (first, shell) and since.precedes(pid, listed[pid])
@@ -72,7 +72,8 @@ def of_command(listed: Mapping[int, Process], first: int, shell: int, since: Mar
             pid = listed[pid].parent
         return pid
 
-    return [pid for pid in listed if new(pid) and ancestor(pid) in (first, shell)]
+    tops = {first, shell} - {0}  # 0: there is no shell; it is also the parent of those that were put into the box
+    return [pid for pid in listed if new(pid) and ancestor(pid) in tops]
 
 
 def below(listed: Mapping[int, Process], top: int) -> list[int]:
