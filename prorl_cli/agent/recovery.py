@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -37,6 +37,8 @@ class Box(Protocol):
     """One episode's box (`sandbox.Box`)."""
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Result: ...
+    async def put_all(self, folder: str, files: Mapping[str, bytes]) -> None: ...
+    async def get(self, path: str, limit: int) -> bytes: ...
     async def close(self) -> None: ...
 
 
@@ -79,6 +81,14 @@ class LastingBox:
     async def call(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Result:
         """Run a tool; `InfraError` (sandbox) when no box can be had."""
         return await self._do(lambda box: box.call(tool, arguments, timeout_s))
+
+    async def put_all(self, folder: str, files: Mapping[str, bytes]) -> None:
+        """Write files below a folder of the box."""
+        await self._do(lambda box: box.put_all(folder, files))
+
+    async def get(self, path: str, limit: int) -> bytes:
+        """Read a file of the box."""
+        return await self._do(lambda box: box.get(path, limit))
 
     async def close(self) -> None:
         """End the box, whatever it does; idempotent, and finished even if the caller is cancelled meanwhile."""
@@ -127,11 +137,11 @@ class LastingBox:
         return True
 
 
-def differs(told: Result | None, now: Result | None) -> bool:
-    """Whether a result is another than the policy was told; times do not count. `InfraError` where the box has died of
-    what it lived through before."""
-    if told is None or now is None:
-        return told is not now
+def differs(told: Any, now: Any) -> bool:
+    """Whether a result, or the content of a file, is another than it was; times do not count. `InfraError` where the
+    box has died of what it lived through before."""
+    if told is None or isinstance(told, bytes):
+        return bool(told != now)
     if now.outcome == "dead" != told.outcome:
         raise InfraError(ErrorClass.SANDBOX, f"a box died while its past was repeated: {now.output}")
     return (told.outcome, told.output) != (now.outcome, now.output)

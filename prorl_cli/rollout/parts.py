@@ -72,7 +72,9 @@ async def open_parts(role: Role, weights: Path) -> AsyncIterator[Parts]:
     recipe = role.recipe
     count = max(1, min(VERIFIERS_MOST, recipe.rollout.eval.slots, (os.cpu_count() or 2) // 2))
     async with AsyncExitStack() as stack:
-        boxes = await open_boxes(recipe.sandbox, scratch=scratch_folder(), serve=recipe.agent.tools)
+        handlers = tuple(load_handler(spec, role.run.code) for spec in recipe.tasks)
+        serve = dict.fromkeys((*recipe.agent.tools, *(tool for handler in handlers for tool in handler.serves)))
+        boxes = await open_boxes(recipe.sandbox, scratch=scratch_folder(), serve=tuple(serve))
         stack.push_async_callback(boxes.close)
         verifiers = Verifiers(count=count, deadline_s=recipe.rollout.eval.timeout, code=role.run.code)
         await stack.enter_async_context(verifiers)
@@ -80,7 +82,7 @@ async def open_parts(role: Role, weights: Path) -> AsyncIterator[Parts]:
         stack.push_async_callback(leases.close)
         yield Parts(
             items=Items([open_source(spec, recipe.seed) for spec in recipe.tasks]),
-            handlers=tuple(load_handler(spec, role.run.code) for spec in recipe.tasks),
+            handlers=handlers,
             renderer=load_renderer(recipe.agent.renderer, weights),
             vocab_size=json.loads((weights / "config.json").read_text())["vocab_size"],
             boxes=boxes,

@@ -4,6 +4,7 @@ from prorl_cli.tasks.handler import Handler, Job, Score
 from prorl_cli.tasks.open import load_handler, open_source
 from prorl_cli.tasks.question_answer import QuestionAnswer
 from prorl_cli.tasks.source import Item, Source
+from prorl_cli.tasks.tested import Tested
 from prorl_cli.tasks.verifiers import Verifiers
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "QuestionAnswer",
     "Score",
     "Source",
+    "Tested",
     "Verifiers",
     "load_handler",
     "open_source",

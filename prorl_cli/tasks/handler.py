@@ -58,6 +58,8 @@ class Handler(ABC):
 
     keeps_box = False
     """EVAL looks into the episode's box, which is closed after RUN otherwise."""
+    serves: tuple[str, ...] = ()
+    """Tools that its boxes must have besides the policy's own."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec

@@ -11,6 +11,8 @@
 | `id`       | text or a number, handed on as `item.payload["id"]`                                       |
 | `extra`    | an object, handed to your own handler as `item.payload["extra"]`                          |
 
+A line with `tests` is a task graded by them: see `tasks.tested_row`.
+
 Every bad line is reported, with file and line, in one error. Held out is one question in five, chosen by its text,
 or the whole file that `options: {held_out: other.jsonl}` names (relative to the source's folder). A question that is
 repeated counts once, and a train question that is held out as well is left out.
@@ -26,6 +28,8 @@ from typing import Any
 from prorl_cli.errors import UserError
 from prorl_cli.tasks.answers import as_number
 from prorl_cli.tasks.source import Item, Options, digest, is_held_out, normalized
+from prorl_cli.tasks.tested_row import KEYS as TESTED_KEYS
+from prorl_cli.tasks.tested_row import tested_item
 
 KEYS = ("question", "answer", "id", "verifier", "extra")
 VERIFIERS = ("exact", "number", "math")
@@ -98,12 +102,18 @@ def read_items(path: Path) -> list[Item]:
 def _item(row: Any) -> Item:
     if not isinstance(row, dict):
         raise ValueError(f"expected an object with question and answer, got {type(row).__name__}")
-    if unknown := sorted(row.keys() - set(KEYS)):
-        raise ValueError(f"unknown key {', '.join(map(repr, unknown))}: the keys are {', '.join(KEYS)}")
+    keys = TESTED_KEYS if "tests" in row else KEYS
+    if unknown := sorted(row.keys() - set(keys)):
+        raise ValueError(f"unknown key {', '.join(map(repr, unknown))}: the keys are {', '.join(keys)}")
     json.dumps(row, ensure_ascii=False).encode("utf-8")  # a ValueError for half of a surrogate pair
-    question, answer, verifier = row.get("question"), row.get("answer"), row.get("verifier", "exact")
+    question = row.get("question")
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f"question must be text, got {question!r}")
+    return tested_item(row) if "tests" in row else _answered(question, row)
+
+
+def _answered(question: str, row: dict[str, Any]) -> Item:
+    answer, verifier = row.get("answer"), row.get("verifier", "exact")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
         raise ValueError(f"answer must be text or a number, got {answer!r}")
     if verifier not in VERIFIERS:

@@ -15,9 +15,10 @@ from prorl_cli.tasks.procedural import FAMILIES, Purchase
 from prorl_cli.tasks.question_answer import QuestionAnswer
 from prorl_cli.tasks.reasoning import ReasoningGym
 from prorl_cli.tasks.source import Source
+from prorl_cli.tasks.tested import Tested
 
-LATER = ("swe", "code", "stem")
-"""Domains whose own handlers do more than ask and answer and are not built yet; any other name is only a label."""
+TESTED = ("swe", "code")
+"""Domains whose tasks may be graded by tests; any other name is only a label."""
 
 
 def open_source(spec: TaskSpec, seed: int) -> Source:
@@ -45,9 +46,7 @@ def load_handler(spec: TaskSpec, code: Path | None = None) -> Handler:
 
 
 def _of_domain(domain: str) -> type[Handler]:
-    if domain in LATER:
-        raise UserError(f"the domain {domain!r} needs a handler that this prorl lacks: name your own as `handler:`")
-    return QuestionAnswer
+    return Tested if domain in TESTED else QuestionAnswer
 
 
 def _import(path: str, code: Path | None) -> type[Handler]:
