@@ -116,8 +116,15 @@ def test_what_killed_processes_left_goes_and_work_in_progress_stays(tmp_path, fa
         path.write_bytes(b"half")
     os.utime(old, (1, 1))
     one.path.unlink()
+    young, nobodys = (cache / "objects" / f"sha256-{digit * 64}.sif" for digit in "01")
+    [lease] = [path for path in (cache / "leases").iterdir() if path.name == two.key]
+    for path in (young, nobodys, lease / "waiting-1"):
+        path.write_bytes(b"")
+    for path in (nobodys, lease / "waiting-1"):
+        os.utime(path, (1, 1))
     assert store.gc() == []
     assert (old.exists(), new.exists()) == (False, True)
+    assert (nobodys.exists(), young.exists(), (lease / "waiting-1").exists()) == (False, True, False)
     assert [name[:64] for name in references(tmp_path)] == [two.key]
 
 

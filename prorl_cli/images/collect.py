@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 from prorl_cli import fsio
 from prorl_cli.images.gc import Kept, choose
@@ -35,8 +36,8 @@ def collect(shelf: Shelf, *, keep_bytes: int | None, keep_s: float | None, dry_r
     manifests = shelf.manifests()
     with shelf.writing():
         now = _clock(shelf)
-        kept = [_kept(shelf, name) for name in fsio.names(shelf.objects) if name == object_name(_digest(name))]
-        chosen = choose(kept, now=now, keep_bytes=keep_bytes, keep_s=keep_s)
+        there = filter(None, (_kept(shelf, name) for name in _objects(shelf)))
+        chosen = choose(there, now=now, keep_bytes=keep_bytes, keep_s=keep_s)
         if not dry_run:
             chosen = [image for image in chosen if _remove(shelf, image, manifests)]
             _tidy(shelf)
@@ -56,10 +57,18 @@ def forget_silent_uses(shelf: Shelf, grace_s: float) -> None:
         path.unlink(missing_ok=True)
 
 
-def _kept(shelf: Shelf, name: str) -> Kept:
+def _objects(shelf: Shelf) -> list[str]:
+    return [name for name in fsio.names(shelf.objects) if name == object_name(_digest(name))]
+
+
+def _kept(shelf: Shelf, name: str) -> Kept | None:
+    """None: another `gc` was faster."""
     digest = _digest(name)
     folder = shelf.uses / digest
-    facts = (shelf.objects / name).stat()
+    try:
+        facts = (shelf.objects / name).stat()
+    except FileNotFoundError:
+        return None
     last = last_use(folder) or facts.st_mtime
     return Kept(digest=digest, size=facts.st_size, last_used=last, in_use=bool(uses(folder)))
 
@@ -81,22 +90,27 @@ def _remove(shelf: Shelf, image: Kept, manifests: list[Manifest]) -> bool:
 
 
 def _tidy(shelf: Shelf) -> None:
-    """References without an object, claims of keys without a reference, temporary files, old logs."""
-    objects = set(fsio.names(shelf.objects))
-    for manifest in shelf.manifests():
+    """References without an object, objects without a reference, temporary files, marks of those who waited, logs."""
+    leases = [shelf.leases / name for name in fsio.names(shelf.leases)]
+    for folder in (shelf.objects, shelf.uses, *leases):
+        fsio.sweep(folder, ABANDONED_S)
+    manifests = shelf.manifests()
+    objects = set(_objects(shelf))  # after them: an object is published before its reference
+    for manifest in manifests:
         if object_name(manifest.digest) not in objects:
             shelf.reference(manifest).unlink(missing_ok=True)
-    for folder in (shelf.objects, shelf.uses, *(shelf.leases / name for name in fsio.names(shelf.leases))):
-        fsio.sweep(folder, ABANDONED_S)
+    nobodys = objects - {object_name(manifest.digest) for manifest in manifests}
+    waited = [lease / name for lease in leases for name in fsio.names(lease) if name.startswith("waiting-")]
     now = _clock(shelf)
-    for name in fsio.names(shelf.logs):
-        path = shelf.logs / name
-        if now - path.stat().st_mtime > LOGS_S:
-            path.unlink(missing_ok=True)
-    for lease in (shelf.leases / name for name in fsio.names(shelf.leases)):
-        for name in fsio.names(lease):
-            if name.startswith("waiting-") and now - (lease / name).stat().st_mtime > ABANDONED_S:
-                (lease / name).unlink(missing_ok=True)
+    _unlink_old([shelf.objects / name for name in nobodys] + waited, now - ABANDONED_S)
+    _unlink_old([shelf.logs / name for name in fsio.names(shelf.logs)], now - LOGS_S)
+
+
+def _unlink_old(paths: list[Path], before: float) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < before:
+                path.unlink()
 
 
 def _removed(image: Kept, manifests: list[Manifest]) -> Removed:
