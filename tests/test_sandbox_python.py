@@ -2,9 +2,7 @@
 
 import ast
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -26,18 +24,11 @@ def program(folder, *words):
     return folder
 
 
-def with_ipython():
-    for found in [sys.executable, shutil.which("python3")]:
-        if found and subprocess.run([found, "-c", "import IPython"], capture_output=True).returncode == 0:
-            return found
-    pytest.skip("no IPython here (pip install ipython)")
-
-
 def path_of(kind, folder):
     """A PATH under which a session finds the image's Python with IPython, without it, or none that it could use."""
     if kind == "own":
         return program(folder / "bin", "/bin/false")
-    return program(folder / "bin", *([with_ipython()] if kind == "ipython" else [sys.executable, "-S"]))
+    return program(folder / "bin", sys.executable, *([] if kind == "ipython" else ["-S"]))
 
 
 @contextmanager
@@ -349,3 +340,21 @@ def test_a_warm_cell_takes_less_than_two_milliseconds(plain):
         plain(code="x += 1")
         times.append(time.perf_counter() - began)
     assert sorted(times)[150] < 0.002
+
+
+def test_the_shell_is_ipython_where_the_image_has_it(tmp_path, monkeypatch):
+    with opened("ipython", tmp_path, monkeypatch) as python:
+        assert (
+            python(code="!echo hi\n%cd -q /tmp\nimport asyncio\nawait asyncio.sleep(0, 'done')")["output"]
+            == "hi\n'done'\n"
+        )
+        assert python(code="%pwd")["output"] == "'/tmp'\n"
+        assert python.session.child.name.startswith("ipython 3.")
+    assert not (tmp_path / "home" / ".ipython").exists()
+
+
+@pytest.mark.parametrize("kind", ["plain", "own"])
+def test_the_shell_is_pythons_own_where_there_is_no_ipython(kind, tmp_path, monkeypatch):
+    with opened(kind, tmp_path, monkeypatch) as python:
+        python(code="")
+        assert python.session.child.name.startswith("python 3.")
