@@ -10,14 +10,17 @@ import tarfile
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from prorl_cli.errors import UserError
 from prorl_cli.images import hold, stage, stored
 from prorl_cli.images.gc import Kept, choose
 from prorl_cli.images.holder import Beat, Holder
+from prorl_cli.images.shelf import Shelf, copy_hashed
+from tests.fake_apptainer import sif
 from tests.images_kit import begun, fake, make_definition, store_of
-from tests.killing import fork, wait
+from tests.killing import deaths, fork, wait
 from tests.test_images_build import objects, references, until
 from tests.test_spool_refused import namespace
 
@@ -126,6 +129,41 @@ def test_what_killed_processes_left_goes_and_work_in_progress_stays(tmp_path, fa
     assert (old.exists(), new.exists()) == (False, True)
     assert (nobodys.exists(), young.exists(), (lease / "waiting-1").exists()) == (False, True, False)
     assert [name[:64] for name in references(tmp_path)] == [two.key]
+
+
+def shelve(tmp_path, manifest, data, number=1):
+    """Publish `data` as what `manifest` says, with its own digest and size."""
+    shelf = Shelf(tmp_path / "cache")
+    with shelf.incoming() as (file, path):
+        digest = copy_hashed(io.BytesIO(data), file)
+        new = msgspec.structs.replace(manifest, digest=digest, size=len(data), number=number)
+        return shelf.publish(path, new)
+
+
+def test_what_was_published_under_a_number_stays(tmp_path, fake):
+    store, (image, _) = two_images(tmp_path, fake)
+    before = references(tmp_path)
+    again = shelve(tmp_path, image.manifest, sif("another"), number=image.manifest.number)
+    assert references(tmp_path) == before
+    assert again == image == store.find(image.key)
+
+
+def test_a_publisher_killed_at_any_system_call_leaves_a_whole_image_or_none(tmp_path, fake):
+    store, (image, _) = two_images(tmp_path, fake)
+    published = []
+
+    def publish(k, tell):
+        shelve(tmp_path, image.manifest, sif(f"image {k}"), number=k + 1)
+        tell("published")
+
+    for k, told in deaths(publish):
+        found = store.find(image.key)
+        assert found is not None
+        assert store.verify(found) == ""
+        assert found.path.read_bytes() == sif(f"image {k}") or (not told and found.manifest.number <= k)
+        published += told
+    assert len(published) == 1
+    assert k > 10
 
 
 def test_staging_makes_one_proven_copy_for_all_workers_of_a_node(tmp_path, fake):

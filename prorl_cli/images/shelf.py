@@ -113,7 +113,10 @@ class Shelf:
                     path.unlink(missing_ok=True)
 
     def publish(self, path: Path, manifest: Manifest) -> Image:
-        """Give a proven file of `incoming` its name, then its reference. A whole object of that name stays."""
+        """Give a proven file of `incoming` its name, then its reference; returns what the reference then names.
+
+        A whole object of that name stays, and so does a reference of that number.
+        """
         with self.writing():
             final = self.object(manifest.digest)
             kept = msgspec.structs.replace(manifest, mtime_ns=_mtime(final))
@@ -122,8 +125,9 @@ class Shelf:
                 path.rename(final)
                 fsio.fsync_folder(self.objects)
                 kept = msgspec.structs.replace(manifest, mtime_ns=_mtime(final))
-            fsio.publish_exclusive(self.reference(kept), msgspec.json.format(msgspec.json.encode(kept)))
-        return Image(path=final, manifest=kept)
+            won = fsio.publish_exclusive(self.reference(kept), msgspec.json.format(msgspec.json.encode(kept)))
+        kept = (None if won else self._read(self.reference(kept))) or kept
+        return Image(path=self.object(kept.digest), manifest=kept)
 
     def highest(self, key: str) -> int:
         """The highest number of a reference of `key`, whatever became of its object; 0 for none."""
