@@ -119,6 +119,7 @@ def _ipython(module: types.ModuleType) -> Any:
     class Shell(InteractiveShell):  # type: ignore[misc]
         name = "ipython"
         displayhook_class = Quiet
+        system = InteractiveShell.system_raw  # without a terminal of its own between
 
         def showtraceback(self, *args: Any, **kwargs: Any) -> None:
             kind, _, trace = sys.exc_info()
