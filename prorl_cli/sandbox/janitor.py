@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -21,44 +22,62 @@ from prorl_cli.sandbox.parent import GATES, PREFIX
 _SETTLE_S = 5.0
 """For a killed process to be gone; a mount goes with its daemon."""
 
+_SERVES_MOUNTS = frozenset(["squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs"])
+_SESSION = "/mnt/session/"
+"""Below it Apptainer and Singularity mount an image, each box in a namespace of its own."""
+
 
 def clean(scratch: Path) -> None:
     """End what is left of zygotes below `scratch` that are no more, then remove their folders."""
     for folder in nodelocal.abandoned(scratch, PREFIX):
-        _end(scratch, folder.samefile)
+        _kill(process for process, home in _boxed(scratch) if home == folder)
         nodelocal.remove(folder)
-    _end(scratch, lambda home: not home.exists())  # others have removed it
+    _kill(process for process, home in _boxed(scratch) if not home.exists())  # others have removed it
+    _kill(filter(_serves_nobody, _own()))
     Gate(str(scratch / GATES), {}).tidy()
 
 
-def _end(scratch: Path, dead: Callable[[Path], bool]) -> None:
+def _kill(processes: Iterable[psutil.Process]) -> None:
     killed = []
-    for process, home in _boxed(scratch):
-        with contextlib.suppress(psutil.Error, OSError):
-            if dead(home):
-                process.kill()  # psutil looks at its start time first: who has its pid by now is spared
-                killed.append(process)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()  # psutil looks at its start time first: who has its pid by now is spared
+            killed.append(process)
     psutil.wait_procs(killed, timeout=_SETTLE_S)
 
 
-def _boxed(scratch: Path) -> Iterator[tuple[psutil.Process, Path]]:
-    """Processes of this user that were started by a zygote, with its folder."""
+def _own() -> Iterator[psutil.Process]:
+    """Processes of this user."""
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.uids().real == os.getuid() and (home := _home(process, scratch)):
-                yield process, home
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real == os.getuid():
+                yield process
 
 
-def _home(process: psutil.Process, scratch: Path) -> Path | None:
-    """A zygote and its forks are told by their last word, what they execute by its environment: launchers and their
-    FUSE daemons, tools' programs."""
+def _serves_nobody(process: psutil.Process) -> bool:
+    """Whether it is a FUSE daemon whose launcher was killed: it has nothing of its box about it but a mount point."""
+    with contextlib.suppress(psutil.Error):
+        if process.name() in _SERVES_MOUNTS and any(_SESSION in word for word in process.cmdline()):
+            launcher = process.parent()
+            return launcher is None or not launcher.name().startswith("starter")
+    return False
+
+
+def _boxed(scratch: Path) -> Iterator[tuple[psutil.Process, Path]]:
+    """Those that were started by a zygote, with its folder."""
+    known = re.compile(re.escape(f"{scratch}/{PREFIX}") + r"[0-9a-f]+")
+    for process in _own():
+        with contextlib.suppress(psutil.Error):
+            if home := next(filter(None, map(known.match, _folders(process))), None):
+                yield process, Path(home[0])
+
+
+def _folders(process: psutil.Process) -> list[str]:
+    """What may be a zygote's folder or below it. A zygote and its forks are told by their last word, what they execute
+    by its environment: launchers, and programs of tools."""
     words = process.cmdline()
     named = words[-1:] if any("zygote.main()" in word for word in words) else []
     with contextlib.suppress(psutil.AccessDenied):  # who serves a box cannot be read
         environment = process.environ()
-        named += [environment.get("HOME", ""), environment.get("TMPDIR", "")]
-    for path in map(Path, named):
-        if path.is_relative_to(scratch) and path != scratch:
-            first = scratch / path.relative_to(scratch).parts[0]
-            return first if first.name.startswith(PREFIX) else None
-    return None
+        named += [environment.get(name, "") for name in ("HOME", "TMPDIR")]
+    return named
