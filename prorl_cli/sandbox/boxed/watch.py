@@ -42,7 +42,7 @@ class Usage:
     living: Sequence[Process]
     memory: int
     cpu_s: float
-    disk: int
+    disk: float
     disk_grew: bool
 
 
@@ -76,7 +76,7 @@ class Watch:
         self.limits = limits
         self._folders = written
         self._reaped_s = 0.0
-        self._disk = 0
+        self._disk: float = 0
         self._walk_at = 0.0
         self.due = math.inf
 
@@ -123,6 +123,7 @@ class Watch:
         sizes = {process.pid: process.resident for process in living}
         if what == "disk":
             sizes = {process.pid: processes.written(process.pid) for process in living}
+            self._disk = math.inf  # what was written until the end is no growth of whoever runs next
         for pid in victims(what, living, roots, sizes):
             tree.kill(pid)
 
