@@ -99,9 +99,9 @@ def _print(text: str) -> None:
 
 def _ipython(module: types.ModuleType) -> Any:
     """IPython's shell without colours, prompts and history. Raises whatever an image's own makes it raise."""
-    from IPython.core.displayhook import DisplayHook  # type: ignore[import-not-found]
-    from IPython.core.interactiveshell import InteractiveShell  # type: ignore[import-not-found]
-    from traitlets.config import Config  # type: ignore[import-not-found]
+    from IPython.core.displayhook import DisplayHook
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
 
     class Quiet(DisplayHook):  # type: ignore[misc]
         def write_output_prompt(self) -> None:
