@@ -171,6 +171,26 @@ def test_a_here_document_of_ten_megabytes_is_one_command(shell):
     assert shell.out("echo $x") == "5\n"
 
 
+VALID = {
+    "here-documents in a row": ("cat <<A; cat <<-'B'\n1\nA\n\t2 $x\n\tB", "1\n2 $x\n"),
+    "a here-document in a substitution": ("echo $(cat <<X\n(')\nX\n)", "(')\n"),
+    "a case in a substitution": ("echo $(case a in a) echo one;; (b) echo two;; esac)", "one\n"),
+    "process substitution": ("diff <(echo a) <(echo a) && echo same", "same\n"),
+    "arithmetic, tests and braces": ("for ((i=0; i<3; i++)); do [[ $i =~ [02] ]] && echo {a,b}$((i*2)); done | tail -1", "a4 b4\n"),
+    "a function and a here-string": ("f() { read -r a b <<< \"$1\"; echo \"$b\"; }; f 'x y  z'", "y  z\n"),
+    "quotes of all kinds": ("echo \"a'b\"'c\"d'$'\\te'\\ f", "a'bc\"d\te f\n"),
+    "lines joined": ("echo a \\\n  b; echo c", "a b\nc\n"),
+    "what looks like a flag": ("-e 2>/dev/null; echo on", "on\n"),
+    "a here-document without its end": ("cat 2>/dev/null <<END\ntext", "text\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "printed"), VALID.values(), ids=VALID)
+def test_whatever_bash_accepts_is_accepted(shell, command, printed):
+    output = shell.run(command)["output"]
+    assert output == printed or ("END" in command and output.endswith(printed)), output
+
+
 def test_a_directory_that_is_deleted_is_no_harm(shell):
     shell.out("mkdir gone; cd gone; rmdir ../gone")
     assert shell.run("echo here; x=1; exit 2")["output"].startswith("here\n")
@@ -184,6 +204,10 @@ def test_the_private_folder_may_be_deleted_or_be_in_the_way(shell):
     shutil.rmtree(shell.private)
     shell.private.write_text("in the way")
     assert shell.out('echo $x $y; z="it\'s\n3"; echo \'é \\ \' "$z"') == "1 2\né \\  it's\n3\n"
+    assert (
+        shell.run(f"echo {'x' * 20000}")["output"]
+        == "bash: there is no space left for so long a command\n[exit code 1]"
+    )
     result = shell.run("exit 1")
     assert "without its variables" in result["output"]
     assert shell.out("echo [$x]") == "[]\n"

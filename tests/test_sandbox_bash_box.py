@@ -92,10 +92,11 @@ def test_processes_without_end_are_ended_and_the_shell_goes_on(runtime, tmp_path
 
 
 @behind_walls
-def test_killing_everything_in_sight_costs_the_shell_alone(runtime, tmp_path):
+@pytest.mark.parametrize("killer", ["sh -c 'kill -9 -1'", "pkill -9 . ; kill -9 $$", "kill -9 1 $PPID; kill -9 $$"])
+def test_killing_everything_in_sight_costs_the_shell_alone(runtime, tmp_path, killer):
     async def story(box):
         assert (await run(box, "x=1; sleep 1000 &")).outcome == "ok"
-        result = await run(box, "kill -9 -1; sleep 1")
+        result = await run(box, f"{killer}; sleep 1")
         assert (result.outcome, result.facts["restarted"]) == ("ok", True), result
         assert (await run(box, "echo $x")).output == "1\n"
 

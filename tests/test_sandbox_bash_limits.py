@@ -177,6 +177,14 @@ def test_a_daemon_that_keeps_the_output_open_does_not_hold_the_answer_back(shell
     assert result["seconds"] < 5
 
 
+def test_a_shell_that_waits_uses_no_processor_time(shell):
+    bash = psutil.Process(int(shell.out("echo $$")))
+    time.sleep(0.2)
+    before = bash.cpu_times(), bash.parent().cpu_times()
+    time.sleep(0.5)
+    assert (bash.cpu_times(), bash.parent().cpu_times()) == before
+
+
 # --- output without end
 
 

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import math
 import os
-import secrets
 import signal
 import time
 from collections.abc import Sequence
@@ -81,7 +80,7 @@ class BashCall:
         self._begin()
 
     def _begin(self) -> None:
-        self._nonce = secrets.token_hex(8)
+        self._nonce = os.urandom(8).hex()
         self._starts += 1
         try:
             self._session.hand_over(self._nonce, self._command)

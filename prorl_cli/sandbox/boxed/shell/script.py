@@ -15,6 +15,9 @@ from dataclasses import dataclass
 OUTPUT = 99
 """The shell's descriptor of the pipe; closed in commands, whose standard output it is."""
 
+MAX_INLINE = 8 * 1024
+"""Characters of a command that fit into a line, escaped: a socket takes two hundred thousand bytes unread."""
+
 _BOOT = r"""set +H +o history; unset HISTFILE MAILCHECK
 __prorl_begin() { if { builtin : >&OUTPUT; } 2>/dev/null; then builtin printf '%s begun \0' "$1" >&0
 else builtin printf '%s blind \0' "$1" >&0; fi; return "$2"; }
@@ -58,7 +61,9 @@ def sourced(path: str) -> str:
 
 
 def inline(command: str) -> str:
-    """Runs a command that could not be written to a file."""
+    """Runs a command that could not be written to a file; a long one is refused in its place."""
+    if len(command) > MAX_INLINE:
+        return "{ \\builtin echo 'bash: there is no space left for so long a command' >&2; \\builtin false; }"
     return "\\builtin eval -- $'" + "".join(map(_escaped, command)) + "'"
 
 
