@@ -16,10 +16,10 @@ from prorl_cli.sandbox.boxed.tools.python import open_session
 from tests.box_driver import Driver
 
 
-def program(folder, *words):
+def program(folder, *words, first=""):
     """A folder whose `python3` is a command line."""
     folder.mkdir()
-    (folder / "python3").write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
+    (folder / "python3").write_text(f'#!/bin/sh\n{first}\nexec {" ".join(words)} "$@"\n')
     (folder / "python3").chmod(0o755)
     return folder
 
@@ -261,13 +261,36 @@ def test_what_a_cell_does_to_its_process_does_not_break_the_next_one(python):
         assert python(code="import time; time.sleep(60)", timeout_s=0.1)["outcome"] == "timeout"
 
 
-def test_a_signal_handler_that_a_cell_leaves_behind_raises_into_the_void(plain):
+@pytest.mark.parametrize("kind", ["ValueError", "TimeoutError", "KeyboardInterrupt", "SystemExit"])
+def test_a_signal_handler_that_a_cell_leaves_behind_raises_into_the_void(plain, kind):
     plain(
-        code="import signal\ndef late(*_): raise ValueError('late')\nsignal.signal(signal.SIGALRM, late)\nsignal.setitimer(signal.ITIMER_REAL, 0.1) and None"
+        code=f"import signal\ndef late(*_): raise {kind}('late')\nsignal.signal(signal.SIGALRM, late)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.1) and None"
     )
     plain.idle(0.3)
     result = plain(code="1 + 1")
-    assert result["outcome"] == "ok" and result["output"].endswith("2\n") and "ValueError: late" in result["output"]
+    assert result["outcome"] == "ok" and result["output"].endswith("2\n") and f"{kind}: late" in result["output"]
+
+
+def test_modules_of_any_name_in_the_folder_do_not_keep_it_from_starting(python, tmp_path):
+    for name in ("ast", "contextlib", "IPython", "linecache", "os", "signal", "traceback", "traitlets", "types"):
+        (tmp_path / "home" / f"{name}.py").write_text("raise RuntimeError('not the real one')")
+    assert python(code="1 + 1")["output"] == "2\n"
+    (tmp_path / "home" / "own.py").write_text("x = 3")
+    assert python(code="import own; own.x")["output"] == "3\n"
+
+
+def test_a_removed_home_does_not_keep_it_from_starting(python, tmp_path):
+    (tmp_path / "home").rmdir()
+    assert python(code="1 + 1")["output"] == "2\n"
+
+
+def test_an_interpreter_that_takes_long_to_start_is_waited_for_by_the_next_call(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{program(tmp_path / 'bin', sys.executable, first='sleep 1')}:/usr/bin:/bin")
+    with Driver(open_session, tmp_path) as python:
+        result = python(code="x = 1", timeout_s=0.2)
+        assert result["outcome"] == "timeout" and "the cell was not run" in result["output"]
+        assert python(code="'x' in globals()")["output"] == "False\n"
 
 
 def test_what_threads_and_programs_say_later_comes_with_the_next_answer(plain):

@@ -38,6 +38,7 @@ def take(size):
     return data
 if sys.version_info < (3, 8):
     sys.exit(3)
+sys.path[:] = filter(None, sys.path)
 text = take(int.from_bytes(take(4), "big"))
 exec(compile(text, "<prorl>", "exec"), {"__name__": "prorl_worker", "__builtins__": dict(vars(__builtins__))})
 """
@@ -211,7 +212,8 @@ def _become(setting: Setting, channel: int, output: int, *, of_image: bool) -> N
         os.dup2(output, 1)
         os.dup2(output, 2)
         setting.become()
-        os.chdir(setting.home)
+        with contextlib.suppress(OSError):  # the policy may have removed it
+            os.chdir(setting.home)
         os.environ.update(_QUIET)
         os.environ.setdefault("IPYTHONDIR", f"{os.environ.get('TMPDIR', '/tmp')}/.ipython")
         if of_image:

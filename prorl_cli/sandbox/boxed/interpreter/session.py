@@ -192,7 +192,7 @@ class CellCall:
         self._stage += 1
         self._cut = self._cut or "timeout"
         if not child or not self._sent:
-            self._finish(self._cut, "the interpreter was still being started")
+            self._finish(self._cut, "the interpreter was still being started: the cell was not run")
         elif self._stage < 3:
             child.interrupt(since=self._began - _TICK_S if self._stage == 2 else math.inf)
         elif self._stage == 3:

@@ -161,6 +161,8 @@ class Worker:
         self._main = types.ModuleType("__main__")
         self._name_main()
         self._shell = _shell(self._main)
+        sys.argv = [""]
+        sys.path.insert(0, "")  # only now: a cell's folder may have a module of any name
         self._builtins = _guarded_builtins()
 
     def _keep_descriptors(self) -> None:
@@ -196,9 +198,8 @@ class Worker:
         while True:
             try:
                 return self._take()
-            except OSError:  # a cell closed the channel
-                _exit(1)
-            except BaseException:  # a handler that a cell left behind
+            except BaseException as error:  # of a handler that a cell left behind, unless
+                _exit_without_channel(error)
                 self._complain()
 
     def _take(self) -> tuple[bytes, bytes]:
@@ -279,8 +280,14 @@ class Worker:
         while data:
             try:
                 data = data[_write(self._channel, data) :]
-            except OSError:  # a cell closed the channel
-                _exit(1)
+            except BaseException as error:
+                _exit_without_channel(error)
+
+
+def _exit_without_channel(error: BaseException) -> None:
+    """Where a cell closed the channel; what handlers raise, such as `TimeoutError`, has no number of an error."""
+    if isinstance(error, OSError) and error.errno is not None:
+        _exit(1)
 
 
 def _usable(stream: Any) -> bool:
@@ -307,9 +314,6 @@ def _flusher_of_c() -> Any:
 
 
 def _shell(module: types.ModuleType) -> Any:
-    sys.argv = [""]
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
         return _ipython(module)
     except Exception:  # none there, or one that does not work
