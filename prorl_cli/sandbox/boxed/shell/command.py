@@ -97,7 +97,6 @@ class BashCall:
             self.result = answers.failed(error.strerror or str(error))
 
     def _again(self) -> None:
-        """The shell was lost before it began."""
         if self._starts < _STARTS:
             self._begin()
         else:
@@ -125,7 +124,7 @@ class BashCall:
     def _hear(self, record: script.Record) -> None:
         if record.word == "blind":
             self._session.kill("had lost its output")
-            self._again()
+            self._gone_before()
         elif record.word == "begun":
             self._begun = True
         elif not self._begun and self._ladder is None:
@@ -144,14 +143,19 @@ class BashCall:
             return
         self._listen()
         self._session.ended(pid, status)
-        if self._answered:
-            return
-        if self._begun or self._ladder:
+        if self._begun and not self._answered:
             self._answer()
-            return
-        if not shell.proved:
-            self._session.distrust()
-        self._again()
+        elif not self._answered:
+            if not shell.proved:
+                self._session.distrust()
+            self._gone_before()
+
+    def _gone_before(self) -> None:
+        """The shell was lost before it began: another one may, while there is time."""
+        if self._ladder:
+            self._answer()
+        else:
+            self._again()
 
     def _answer(self) -> None:
         """The shell waits for its next line, or is gone."""
