@@ -60,6 +60,7 @@ def _take_link(hand: socket.socket) -> socket.socket:
         data, fds, _, _ = socket.recv_fds(hand, 1, 1)
     if not data:
         os._exit(0)
+    os.set_inheritable(fds[0], False)  # Python's recv_fds forgets its flags: a program could speak for the box
     return socket.socket(fileno=fds[0])
 
 

@@ -19,7 +19,7 @@ from prorl_cli.sandbox.boxed.bounded import Bounded
 from prorl_cli.sandbox.boxed.calls import Result, Setting
 from prorl_cli.sandbox.boxed.forking import CLEAR_S, EXIT_OWN_DOING
 
-STDOUT, STDERR = (256 * 1024, 0), (0, 4096)
+STDOUT, STDERR = (256 * 1024, 4096), (0, 4096)
 """Bytes kept of head and tail: verdicts are read from the one, people read the end of the other."""
 
 _FOLDERS = "/usr/local/bin:/usr/bin:/bin"
