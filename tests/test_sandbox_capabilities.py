@@ -22,6 +22,7 @@ ROWS = {
     "no network": lambda row: row.no_network,
     "no power to gain": lambda row: row.no_power,
     "the policy cannot end the process that serves it": lambda row: row.unkillable,
+    "can begin with the files of another box": lambda row: row.alike,
 }
 
 

@@ -40,19 +40,21 @@ class Box:
         self._closed = False
 
     @classmethod
-    async def start(cls, parent: Parent) -> Box:
+    async def start(cls, parent: Parent, like: Box | None = None) -> Box:
         """A box that is ready for its first call. Raises `InfraError` (sandbox)."""
         box = cls(parent)
         try:
-            await box._begin()
+            await box._begin(like)
         except BaseException:
             box.kill()
             raise
         return box
 
-    async def _begin(self) -> None:
+    async def _begin(self, like: Box | None) -> None:
+        if like and like._parent is not self._parent:
+            raise InfraError(ErrorClass.SANDBOX, "the box that it is to be like has ended")
         with self._theirs:
-            self._number = await self._parent.begin(self._theirs, self._end)
+            self._number = await self._parent.begin(self._theirs, self._end, like._number if like else 0)
         ready = await self._reply(0, self._parent.ready_s)
         if ready is None or ready.outcome != "ready":
             raise InfraError(ErrorClass.SANDBOX, f"a box could not be set up: {ready.output if ready else self.death}")

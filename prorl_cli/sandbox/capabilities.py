@@ -24,7 +24,7 @@ class Capabilities:
     process list, and none outlives the box. `files`: nothing of the host's files but what Python or a shell needs, and
     those read-only; what is written is bounded, and gone with the box. `no_network`; `no_power`: none to gain by any
     program in it. `unkillable`: the policy cannot end the process that serves the box. `images`: forms of them that it
-    takes.
+    takes. `alike`: a box can begin with what another has written, where the node lets boxes write to its disk.
     """
 
     clean: bool = True
@@ -35,6 +35,7 @@ class Capabilities:
     no_power: bool
     unkillable: bool
     images: tuple[str, ...]
+    alike: bool
 
     @property
     def walls(self) -> bool:
@@ -50,12 +51,13 @@ RUNTIMES = {
         no_power=True,
         unkillable=True,
         images=("sif", "folder"),
+        alike=True,
     ),
     "bwrap": Capabilities(
-        processes=True, files=True, no_network=True, no_power=True, unkillable=True, images=("folder",)
+        processes=True, files=True, no_network=True, no_power=True, unkillable=True, images=("folder",), alike=True
     ),
     "process": Capabilities(
-        processes=False, files=False, no_network=False, no_power=False, unkillable=False, images=()
+        processes=False, files=False, no_network=False, no_power=False, unkillable=False, images=(), alike=False
     ),
 }
 

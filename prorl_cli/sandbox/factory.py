@@ -85,11 +85,14 @@ class BoxFactory:
         """What this node refuses and boxes do without, in words."""
         return self._parent.note if self._parent else ""
 
-    async def start(self) -> Box:
-        """A new box. Raises `InfraError` (sandbox)."""
+    async def start(self, like: Box | None = None) -> Box:
+        """A new box; one that begins with all that `like` has written to disk, while that is still there.
+
+        Raises `InfraError` (sandbox), also where boxes keep nothing on disk.
+        """
         parent = await self._living_parent()
         try:
-            return await Box.start(parent)
+            return await Box.start(parent, like)
         except InfraError:
             if not parent.lost or self._closed:
                 raise

@@ -147,12 +147,13 @@ class Parent:
         lines = self._errors.read()[-2000:].decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "the parent process ended without a word"
 
-    async def begin(self, link: socket.socket, ended: Callable[[Ended], None]) -> int:
-        """Ask for a box that speaks over `link`; `ended` is called once. Returns its number. Raises `InfraError`."""
+    async def begin(self, link: socket.socket, ended: Callable[[Ended], None], like: int = 0) -> int:
+        """Ask for a box that speaks over `link` and begins with what box `like` has written; `ended` is called once.
+        Returns its number. Raises `InfraError`."""
         self._numbers += 1
         number = self._numbers
         self._ends[number] = ended
-        message = json.dumps({"start": number}).encode()
+        message = json.dumps({"start": number, "like": like}).encode()
         while not self.lost:
             try:
                 socket.send_fds(self._control, [message], [link.fileno()])

@@ -217,6 +217,23 @@ def test_what_a_box_writes_is_bounded_and_gone_with_it(form, tmp_path):
 
 
 @each_form
+def test_siblings_begin_with_what_a_warmed_box_has_written(form, tmp_path):
+    write = "import os\nos.mkdir('repo')\nopen('repo/file', 'w').write('x' * 100_000)\nopen('/mine', 'w').write('x')"
+    read = "import os\nout = [os.getcwd(), os.listdir('.'), os.path.getsize('repo/file'), os.path.exists('/mine')]"
+
+    async def scene():
+        async with boxes(form, tmp_path) as factory:
+            warmed = await factory.start()
+            assert (await probe(warmed, write)).outcome == "ok"
+            siblings = await asyncio.gather(*(factory.start(like=warmed) for _ in range(4)))
+            await probe(warmed, "import os\nos.remove('repo/file')")
+            return [await look(box, read) for box in siblings]
+
+    assert asyncio.run(scene()) == [["/home/box", ["repo"], 100_000, True]] * 4
+    assert settle() == [] and os.listdir(tmp_path) == []
+
+
+@each_form
 def test_a_launcher_killed_by_force_is_an_error_of_the_machine_and_leaves_no_mount_behind(form, tmp_path):
     async def scene():
         async with boxes(form, tmp_path) as factory:

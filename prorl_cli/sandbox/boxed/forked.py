@@ -40,12 +40,12 @@ class _Forked:
     def prepare(self) -> None:
         rehearse(self._loaded)
 
-    def make(self) -> Box:
+    def make(self, like: str = "") -> Box:
         hand, theirs = socket.socketpair()
         with theirs:
-            return Box(self._fork(theirs), hand)
+            return Box(self._fork(theirs, like), hand)
 
-    def _fork(self, hand: socket.socket) -> int:
+    def _fork(self, hand: socket.socket, like: str) -> int:
         raise NotImplementedError
 
     def rise(self, box: Box) -> bool:
@@ -95,10 +95,10 @@ class Walled(_Forked):
         self._remove("/node/trial")
         return why
 
-    def make(self) -> Box:
+    def make(self, like: str = "") -> Box:
         self._made += 1
-        box = super().make()
-        box.folder = f"/node/{self._made}" if self._root else ""
+        box = super().make(like)
+        box.folder = f"/node/{self._made}" if self._root and not self._in_memory else ""
         return box
 
     def end(self, box: Box) -> None:
@@ -136,7 +136,7 @@ class Walled(_Forked):
         if self._drop_root:
             isolation.become_nobody()
 
-    def _fork(self, hand: socket.socket) -> int:
+    def _fork(self, hand: socket.socket, like: str) -> int:
         """Two forks: the first enters the namespaces, the second is born into the new pid namespace as its pid 1.
 
         The first ends at once, so its child becomes the zygote's own (pid 1 of bwrap's namespace adopts it).
@@ -146,7 +146,7 @@ class Walled(_Forked):
         if between == 0:
             with inside.exit_on_escape(hand):
                 self._enter(write_end)
-                self._furnish(hand)
+                self._furnish(hand, like)
         os.close(write_end)
         answer = os.read(read_end, 32)  # not to the end of file: the box holds the other end, too
         os.close(read_end)
@@ -169,8 +169,8 @@ class Walled(_Forked):
             os.write(report, str(pid).encode())
             os._exit(0)
 
-    def _furnish(self, hand: socket.socket) -> NoReturn:
-        home, private, written = self._own_root(self._root) if self._root else self._shared_root()
+    def _furnish(self, hand: socket.socket, like: str) -> NoReturn:
+        home, private, written = self._own_root(self._root, like) if self._root else self._shared_root()
         os.setsid()
         isolation.limit_processes(self._limits.processes)
         isolation.drop_capabilities()
@@ -180,14 +180,14 @@ class Walled(_Forked):
         isolation.furnish(self._limits.memory)
         return "/tmp", "/tmp", []
 
-    def _own_root(self, root: Root) -> tuple[str, str, list[int]]:
+    def _own_root(self, root: Root, like: str) -> tuple[str, str, list[int]]:
         isolation.keep_mounts_private()
         written = []
         if self._in_memory:
             rooted.lay_in_memory(root, self._limits.memory)
         else:
             own = f"/node/{self._made}"
-            rooted.lay(root, own)
+            rooted.lay(root, own, like)
             written.append(os.open(f"{own}/upper", os.O_PATH | os.O_DIRECTORY))
         rooted.move_in(root, self._limits.memory)
         isolation.settle(rooted.HOME)
@@ -225,7 +225,7 @@ class Plain(_Forked):
         tree.clear(CLEAR_S, patience_s=4 * LEAVE_S)
         nodelocal.remove(self._own)
 
-    def _fork(self, hand: socket.socket) -> int:
+    def _fork(self, hand: socket.socket, like: str) -> int:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:

@@ -16,7 +16,8 @@ class Box:
 
     `number` is 0 while nobody has it; past `leave_by` it is killed. `inner` is its first process, where that is not
     `pid`; `errors` the file that its launcher complains to, if any; `folder` what it writes to on the node's disk;
-    `permit` holds a place at the node's gate until it is up.
+    `permit` holds a place at the node's gate until it is up. `wanted` is the number of who waits for this very box, and
+    the socket that it is to get.
     """
 
     pid: int
@@ -28,6 +29,7 @@ class Box:
     errors: int = -1
     folder: str = ""
     permit: list[int] = field(default_factory=list)
+    wanted: tuple[int, int] | None = None
 
 
 class Kind(Protocol):
@@ -39,8 +41,9 @@ class Kind(Protocol):
     def prepare(self) -> None:
         """Once, before the first box."""
 
-    def make(self) -> Box | None:
-        """Another box, up or on its way; None where too many of this node are on their way. Raises `OSError`."""
+    def make(self, like: str = "") -> Box | None:
+        """Another box, up or on its way, which begins with what a box has written to its folder `like`; None where too
+        many of this node are on their way. Raises `OSError`."""
 
     def rise(self, box: Box) -> bool:
         """Take in what a box on its way has said; whether it is up."""

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from prorl_cli import nodelocal
 from prorl_cli.sandbox.boxed import isolation, tree
+from prorl_cli.sandbox.boxed.cloning import clone, ensure_folder
 from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.gate import Gate, give_back
 from prorl_cli.sandbox.boxed.kinds import Box
@@ -59,7 +60,7 @@ class Launched:
     def prepare(self) -> None:
         isolation.adopt_orphans()
 
-    def make(self) -> Box | None:
+    def make(self, like: str = "") -> Box | None:
         permit = self._gate.enter()
         if not permit:
             return None
@@ -69,7 +70,7 @@ class Launched:
         with theirs:
             try:
                 folder = self._new_folder()
-                pid = self._fork(theirs, errors)
+                pid = self._fork(theirs, errors, folder, like)
             except OSError:
                 hand.close()
                 os.close(errors)
@@ -83,17 +84,17 @@ class Launched:
         folder = self._own / str(self._made)
         if not self._layer:
             return ""
-        Path(f"{folder}/{LAYER}/upper{HOME}").mkdir(parents=True)  # the image's /home may be another user's
+        (folder / LAYER).mkdir(parents=True)
         return str(folder)
 
-    def _fork(self, hand: socket.socket, errors: int) -> int:
+    def _fork(self, hand: socket.socket, errors: int, folder: str, like: str) -> int:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_launcher(parent, hand, errors)
+            self._become_launcher(parent, hand, errors, folder, like)
         return pid
 
-    def _become_launcher(self, parent: int, hand: socket.socket, errors: int) -> NoReturn:
+    def _become_launcher(self, parent: int, hand: socket.socket, errors: int, folder: str, like: str) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
             for changed in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -104,6 +105,8 @@ class Launched:
             os.closerange(3, 1 << 20)
             isolation.be_first_to_go()
             isolation.die_with_parent(parent, signal.SIGTERM)  # before it has mounted anything; it does not mind later
+            if folder:
+                _fill(f"{folder}/{LAYER}/upper", f"{like}/{LAYER}/upper" if like else "")
             command = [word.replace(BOX, str(self._made)) for word in self._command]
             os.execve(command[0], command, self._environment)
         except OSError as error:
@@ -161,6 +164,14 @@ class Launched:
         tree.clear(CLEAR_S, patience_s=LEAVE_S)
         self._gate.tidy()
         nodelocal.remove(self._own)
+
+
+def _fill(upper: str, like: str) -> None:
+    """What a box begins with. Its home is made here, for the image's /home may be another user's."""
+    if like:
+        clone(like, upper)
+    ensure_folder(*os.path.split(upper))
+    ensure_folder(upper, HOME)
 
 
 def _of_first_process(status: int) -> int:

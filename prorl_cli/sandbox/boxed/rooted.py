@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_cli.sandbox.boxed import isolation
+from prorl_cli.sandbox.boxed.cloning import clone, ensure_folder
 from prorl_cli.sandbox.boxed.isolation import bind, mount, mount_memory
 
 HOME = "/home/box"
@@ -38,12 +39,19 @@ class Root:
     binds: Sequence[Sequence[str]]
 
 
-def lay(root: Root, own: str) -> None:
-    """Stage a root whose changes go to `own`/upper. Raises `OSError` where the kernel refuses that."""
+def lay(root: Root, own: str, like: str = "") -> None:
+    """Stage a root whose changes go to `own`/upper, which begins as that of box `like`. Raises `OSError` where the
+    kernel refuses that."""
     upper, work = f"{own}/upper", f"{own}/work"
-    for folder in (own, upper, work, *(upper + path for path in _FOLDERS)):
-        os.makedirs(folder, 0o755)
-    _know_user(f"{root.lower}/etc/passwd", f"{upper}/etc")
+    os.mkdir(own, 0o700)
+    os.mkdir(work)
+    if like:
+        clone(f"{like}/upper", upper)
+    else:
+        os.mkdir(upper, 0o755)
+        _know_user(f"{root.lower}/etc/passwd", f"{upper}/etc")
+    for path in _FOLDERS:
+        ensure_folder(upper, path)
     data = f"lowerdir={root.lower},upperdir={upper},workdir={work},userxattr,volatile"
     mount("overlay", _STAGE, "overlay", isolation.MS_NOSUID | isolation.MS_NODEV, data)
 

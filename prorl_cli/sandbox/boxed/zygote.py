@@ -3,8 +3,10 @@
 Speaks JSON datagrams with the worker over a socket pair (SOCK_SEQPACKET; end of file = the worker is gone):
 
     → {"runtime", "limits", "tools", …}   once, with the lock on its folder   ← {"tools": [...], "note": str}
-    → {"start": n} with the box's socket                       ← {"ended": n, "status": wait status, "why": str}
+    → {"start": n, "like": m} with the box's socket            ← {"ended": n, "status": wait status, "why": str}
     → {"end": n}
+
+A box may begin with what box m has written; m is 0 for one that begins afresh, as most do.
 
 How a box is made is the affair of its kind (`forked`, `launched`). Two are made ahead of need, and of those that
 take a moment to come up only a few at a time. Started by `parent`.
@@ -60,6 +62,7 @@ class Zygote:
         self._boxes: dict[int, Box] = {}
         self._spares: deque[Box] = deque()
         self._asked: deque[tuple[int, int]] = deque()
+        self._asked_alike: deque[tuple[int, int, str]] = deque()
         self._sound = False
         self._held_up = False
         self._poller = select.poll()
@@ -99,6 +102,8 @@ class Zygote:
         for box in self._boxes.values():
             if time.monotonic() > box.leave_by:
                 self._kind.kill(box)
+        while self._asked_alike and self._make_alike():
+            pass
         while self._asked and (self._spares or self._make(len(self._asked))):
             if self._spares:
                 self._give(self._spares.popleft(), *self._asked.popleft())
@@ -111,7 +116,7 @@ class Zygote:
     def _wants_spares(self) -> bool:
         """Not after one that failed: the next start says why, and only if it succeeds there are spares again."""
         missing = len(self._spares) + self._on_their_way() < SPARES
-        return missing and self._sound and not self._asked
+        return missing and self._sound and not self._asked and not self._asked_alike
 
     def _say(self, message: dict[str, Any]) -> None:
         try:
@@ -127,44 +132,71 @@ class Zygote:
         if not data:
             self.leave()
         message = json.loads(data)
-        if "start" in message:
+        if "start" in message and message["like"]:
+            self._ask_alike(message["start"], fds[0], message["like"])
+        elif "start" in message:
             self._asked.append((message["start"], fds[0]))
         else:
             self._end(message["end"])
 
+    def _ask_alike(self, number: int, fd: int, like: int) -> None:
+        folder = next((box.folder for box in self._boxes.values() if box.number == like), "")
+        if folder:
+            self._asked_alike.append((number, fd, folder))
+        else:
+            self._fail("the box that it is to be like keeps nothing on disk, or has ended", (number, fd))
+
     def _make(self, wanted: int) -> bool:
         """Have another box made; whether anything came of it. Who asked first hears why none could be."""
-        if self._on_their_way() >= min(GATE, wanted):
+        return self._on_their_way() < min(GATE, wanted) and self._launch("", None)
+
+    def _make_alike(self) -> bool:
+        """For the first who asked for one like another."""
+        number, fd, like = self._asked_alike[0]
+        if self._on_their_way() >= GATE or not self._launch(like, (number, fd)):
             return False
+        self._asked_alike.popleft()
+        return True
+
+    def _launch(self, like: str, wanted: tuple[int, int] | None) -> bool:
         try:
-            box = self._kind.make()
+            box = self._kind.make(like)
         except OSError as error:
-            self._fail(f"could not be forked: {error}")
+            self._fail(f"could not be forked: {error}", wanted)
             return True
         self._held_up = box is None
         if box is None:
             return False
         self._boxes[box.pid] = box
+        box.wanted = wanted
         if box.up:
-            self._sound = True
-            self._spares.append(box)
+            self._settle(box)
         else:
             self._poller.register(box.hand, select.POLLIN)
         return True
 
-    def _fail(self, why: str) -> None:
-        self._sound = False
-        if self._asked:
-            number, fd = self._asked.popleft()
-            os.close(fd)
-            self._say({"ended": number, "status": 0, "why": why})
+    def _settle(self, box: Box) -> None:
+        self._sound = True
+        if box.wanted:
+            self._give(box, *box.wanted)
+            box.wanted = None
+        else:
+            self._spares.append(box)
+
+    def _fail(self, why: str, wanted: tuple[int, int] | None) -> None:
+        self._sound = self._sound and wanted is not None
+        if wanted is None and self._asked:
+            wanted = self._asked.popleft()
+        if wanted:
+            os.close(wanted[1])
+            self._say({"ended": wanted[0], "status": 0, "why": why})
 
     def _rise(self, box: Box) -> None:
         self._poller.unregister(box.hand)
         give_back(box.permit)
         if self._kind.rise(box):
-            box.up = self._sound = True
-            self._spares.append(box)
+            box.up = True
+            self._settle(box)
 
     def _give(self, box: Box, number: int, fd: int) -> None:
         box.number = number
@@ -173,13 +205,16 @@ class Zygote:
         os.close(fd)
 
     def _end(self, number: int) -> None:
-        for asked in [asked for asked in self._asked if asked[0] == number]:
-            self._asked.remove(asked)
-            os.close(asked[1])
-            self._say({"ended": number, "status": EXIT_CLOSED, "why": ""})
+        for queue in (self._asked, self._asked_alike):
+            for asked in [asked for asked in queue if asked[0] == number]:
+                queue.remove(asked)  # type: ignore[arg-type]
+                os.close(asked[1])
+                self._say({"ended": number, "status": EXIT_CLOSED, "why": ""})
         for box in self._boxes.values():
             if box.number == number:
                 self._kind.end(box)
+            elif box.wanted and box.wanted[0] == number:
+                self._kind.kill(box)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -197,7 +232,7 @@ class Zygote:
         box.hand.close()
         status, why = self._kind.bury(box, status, self._boxes)
         if not box.up:
-            self._fail(why)
+            self._fail(why, box.wanted)
         elif box in self._spares:
             self._spares.remove(box)
         else:
