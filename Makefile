@@ -12,7 +12,7 @@ OUT ?= bench.json
 # A file's tests share the runs that its fixtures start.
 WORKERS := --numprocesses=2 --dist=loadfile
 
-.PHONY: demo demo-seeds test soak test-cluster quick check format bench-spool bench-demo bench-cluster clean
+.PHONY: demo demo-seeds test soak test-cluster quick check format bench-spool bench-demo bench-cluster bench-sandbox clean
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,10 @@ format: $(VENV)/ready
 
 bench-spool bench-demo bench-cluster: bench-%: $(VENV)/ready ## writes $(OUT)
 	$(BIN)/python -m tests.bench.bench_$* $(OUT)
+
+bench-sandbox: $(VENV)/ready ## writes $(OUT); as an unprivileged user with Apptainer, and with tmux beside it
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	$(BIN)/python -m tests.bench.bench_sandbox $(OUT)
 
 clean:
 	rm -rf $(VENV) $(CLUSTER_VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
