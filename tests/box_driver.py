@@ -17,7 +17,7 @@ class Driver:
     def __init__(self, open_session, home):
         become = functools.partial(self._become, os.getpid())
         self._children = set()
-        self.session = open_session(Setting(home=str(home), private=str(home), become=become))
+        self.session = open_session(Setting(home=str(home), private=f"{home}.private", become=become))
         self.call_now = None
 
     def __enter__(self):

@@ -215,7 +215,7 @@ def _become(setting: Setting, channel: int, output: int, *, of_image: bool) -> N
         with contextlib.suppress(OSError):  # the policy may have removed it
             os.chdir(setting.home)
         os.environ.update(_QUIET)
-        os.environ.setdefault("IPYTHONDIR", f"{os.environ.get('TMPDIR', '/tmp')}/.ipython")
+        os.environ.setdefault("IPYTHONDIR", f"{setting.private}/ipython")
         if of_image:
             os.execvpe("python3", ["python3", "-c", _BOOT], os.environ)
         os.closerange(3, 1 << 20)

@@ -105,11 +105,12 @@ class CellCall:
         self._sent = False
         self._flushed_at = 0.0
         self._began = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._restarted, session.lost = session.lost, ""
+        self._restarted = ""
         self._code = arguments.get("code") or ""
         if not _understood(arguments):
             self.result = {"outcome": "error", "output": f"error: {_USAGE}"}
             return
+        self._restarted, session.lost = session.lost, ""
         if arguments.get("restart") and session.child:
             session.child.kill()
             session.bury()

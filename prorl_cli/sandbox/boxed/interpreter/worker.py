@@ -140,7 +140,8 @@ def _ipython(module: types.ModuleType) -> Any:
     config.InteractiveShell.colors = "NoColor"
     config.InteractiveShell.xmode = "Plain"
     config.InteractiveShell.separate_in = ""
-    warnings.filterwarnings("ignore", message="To exit: use")
+    for words in ("To exit: use", "IPython (dir|parent) "):
+        warnings.filterwarnings("ignore", message=words)
     shell = Shell.instance(config=config, user_module=module)
     for name in ("_", "__", "___"):
         shell.user_ns.pop(name, None)
