@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from prorl_cli.sandbox.boxed.bounded import Bounded
 from prorl_cli.sandbox.boxed.calls import Result
 from prorl_cli.sandbox.boxed.shell import answers, kin, script
-from prorl_cli.sandbox.boxed.shell.ladder import KILL_S, LOOK_S, Ladder
+from prorl_cli.sandbox.boxed.shell.ladder import LOOK_S, Ladder
 
 if TYPE_CHECKING:
     from prorl_cli.sandbox.boxed.shell.session import BashSession
@@ -143,6 +143,8 @@ class BashCall:
             return
         self._listen()
         self._session.ended(pid, status)
+        if self._ladder:
+            self._session.lost = "had to be ended"
         if self._begun and not self._answered:
             self._answer()
         elif not self._answered:
@@ -176,12 +178,12 @@ class BashCall:
         if step.over:
             self._finish(self._cut)
             return
+        if step.shell and self._session.shell:  # first, or it goes on with the next line when its program is gone
+            kin.send([self._session.shell.pid], step.shell)
         if step.command:
             kin.send(left, step.command)
         if step.command == signal.SIGKILL:
             self._sweep()
-        if step.shell and self._session.shell:
-            kin.send([self._session.shell.pid], step.shell)
         self._wake = time.monotonic() + LOOK_S  # looking itself takes a while on a full machine
 
     def _left(self) -> list[int]:
@@ -198,13 +200,13 @@ class BashCall:
         """The box reached its limit of `what`, and what was largest was killed: the rest of the command goes, too."""
         if self._ladder is None:
             self._cut = f"limit:{what}"
-            self._ladder = Ladder(time.monotonic() - KILL_S)
+            self._ladder = Ladder(time.monotonic())
             self._wake = 0.0
 
     def _finish(self, outcome: str) -> None:
         session = self._session
         if not self._answered:
-            session.kill("had to be killed")
+            session.kill("had to be ended")
         if not self._begun:  # what the shell took over may be why
             session.distrust()
         self._output.feed(session.pipe.rest())

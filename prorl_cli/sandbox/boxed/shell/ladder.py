@@ -14,6 +14,12 @@ TERMINATE_S, KILL_S, KILL_SHELL_S, GIVE_UP_S = 0.3, 0.8, 1.3, 2.5
 LOOK_S = 0.02
 """Between two looks at what is left."""
 
+_COMMAND = (TERMINATE_S, signal.SIGTERM), (0.0, signal.SIGINT)
+_SHELL = (KILL_SHELL_S, signal.SIGKILL), (TERMINATE_S, signal.SIGVTALRM), (0.0, signal.SIGINT)
+"""An interrupted shell drops the rest of the command if what it waits for dies of the interrupt, too. If not, it would
+go on with the next line; so it is ended in order then, by a signal that is fatal to it, but saves its state and spares
+its jobs, unlike a hang-up."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -36,11 +42,7 @@ class Ladder:
         passed = now - self._began
         if (answered and not left) or passed >= GIVE_UP_S:
             return Step(over=True)
-        rung, self._climbed = self._climbed, passed
-        busy = 0 if answered else signal.SIGINT
-        if passed >= KILL_S:
-            hard = passed >= KILL_SHELL_S and not answered
-            return Step(command=signal.SIGKILL, shell=signal.SIGKILL if hard else busy)
-        if passed >= TERMINATE_S > rung:
-            return Step(command=signal.SIGTERM, shell=busy and signal.SIGTERM)
-        return Step(command=signal.SIGINT, shell=busy) if rung < 0 else Step()
+        before, self._climbed = self._climbed, passed
+        shell = 0 if answered else next((number for at, number in _SHELL if before < at <= passed), 0)
+        command = next((number for at, number in _COMMAND if before < at <= passed), 0)
+        return Step(command=signal.SIGKILL if passed >= KILL_S else command, shell=shell)
