@@ -38,7 +38,7 @@ class Agent(Section):
 
     renderer: Literal["tiny", "hermes"] = "hermes"
     """How a conversation becomes tokens: `hermes` is the Qwen family's chat template and tool calls."""
-    tools: tuple[Literal["calculator"], ...] = ("calculator",)
+    tools: tuple[Literal["calculator", "bash", "python", "edit"], ...] = ("calculator",)
     """Tools the policy may call."""
     system_prompt: str = ""
     """Put before the task when not empty."""

@@ -1,0 +1,299 @@
+"""Tasks graded by tests: rows are checked whole, work is taken where a task lets it be done, verdicts are in words."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from prorl_cli import tasks
+from prorl_cli.errors import InfraError, UserError
+from prorl_cli.recipe import TaskSpec, load_recipe
+from prorl_cli.tasks.grading import read_report, same_json, same_lines
+from prorl_cli.tasks.jsonl import read_items
+from prorl_cli.tasks.patch import Refused, from_answer, meddles, sort_out
+from prorl_cli.trajectory import ErrorClass, StopReason
+from tests.tested_world import (
+    CALLS,
+    IDS,
+    RIGHT,
+    SUITE,
+    WRONG,
+    boxes,
+    handler,
+    job_of,
+    play,
+    row,
+    score,
+    write,
+)
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+def task_of(tmp_path, plain):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps(plain) + "\n")
+    (item,) = read_items(path)
+    return item.payload["tested"]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"tests": {}}, "neither cases nor a suite"),
+        ({"tests": {"suite": {"runner": "unittest", "ids": []}}}, "neither cases nor a suite"),
+        ({"tests": {"cases": [{"stdout": "3"}]}}, "case 0 needs either command or call"),
+        ({"tests": {"cases": [{"call": "solution"}]}}, "case 0 needs either command or call"),
+        ({"tests": {**CALLS, "timeout": 0}}, "timeout must be positive"),
+        ({"tests": {**CALLS, "tiemout": 1}}, "tiemout"),
+        ({"editable": None}, "either editable or answer_file"),
+        ({"answer_file": "solution.py"}, "either editable or answer_file"),
+        ({"editable": None, "answer_file": "../solution.py"}, "is no path inside the folder"),
+        ({"files": {"/etc/passwd": ""}}, "'/etc/passwd' is no path inside the folder"),
+        ({"files": {"a/../../b": ""}}, "is no path inside the folder"),
+        ({"folder": "../.."}, "folder must not leave"),
+        ({"answer": "42"}, "unknown key 'answer'"),
+        ({"question": " "}, "question must be text"),
+    ],
+)
+def test_a_row_that_cannot_be_graded_is_refused_by_file_and_line(change, complaint, tmp_path):
+    with pytest.raises(UserError) as caught:
+        task_of(
+            tmp_path, row(CALLS, **{"question": "Write add.", **change}) if "tests" not in change else row(**change)
+        )
+    assert "tasks.jsonl:1:" in str(caught.value) and complaint in str(caught.value)
+
+
+def test_the_domains_of_code_are_graded_by_tests_and_answer_questions_without(tmp_path):
+    assert [type(tasks.load_handler(TaskSpec(domain=name, source="x.jsonl"))) for name in ("code", "swe")] == [
+        tasks.Tested
+    ] * 2
+    path = tmp_path / "mixed.jsonl"
+    path.write_text('{"question": "6 * 7?", "answer": 42}\n' + json.dumps(row(CALLS)) + "\n")
+    plain, tested = read_items(path)
+    assert plain.payload.get("tested") is None and tested.payload["tested"].editable == ("solution.py",)
+
+
+def test_only_what_a_task_lets_be_changed_is_taken(tmp_path):
+    task = task_of(tmp_path, row(CALLS, editable=["src/*", "conftest.py"], files={"solution.py": "", "README": ""}))
+    found = ["src/a.py", "src/deep/b.py", "src/conftest.py", "src/tests/c.py", "conftest.py", "README", "new.py"]
+    chosen, dropped = sort_out(task, found)
+    assert chosen == ["src/a.py", "src/deep/b.py", "conftest.py"], "what a task names itself counts, whatever it is"
+    assert dropped == ["src/conftest.py", "src/tests/c.py", "new.py"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["conftest.py", "a/conftest.py", "sitecustomize.py", "usercustomize.py", "test_a.py", "a/b_test.py", "tests/a.py",
+     "x.pth", "pytest.ini", "setup.cfg", "pyproject.toml", "a/__pycache__/b.cpython-311.pyc", "unittest/__init__.py",
+     "pytest.py", ".git/hooks/pre-commit", "lib/x.so"],
+)  # fmt: skip
+def test_files_that_a_test_runner_would_take_for_its_own_are_known(path):
+    assert meddles(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["solution.py", "src/contest.py", "attest.py", "latest/a.py", "a.c", "docs/testing.md"]
+)
+def test_other_files_are_not_taken_for_them(path):
+    assert not meddles(path)
+
+
+def test_an_answer_is_its_last_fenced_block_or_all_of_it(tmp_path):
+    task = task_of(tmp_path, row(CALLS, editable=None, answer_file="solution.py"))
+    fenced = f"First\n```python\nwrong\n```\nno:\n```python\n{RIGHT}```\ndone"
+    assert from_answer(task, fenced).files == {"solution.py": RIGHT.encode()}
+    assert from_answer(task, RIGHT).files == {"solution.py": RIGHT.encode()}
+    with pytest.raises(Refused, match="empty"):
+        from_answer(task, "  ")
+
+
+def test_a_report_counts_only_by_its_nonce_and_a_test_passes_only_once():
+    lines = [
+        '["n", "a", "passed"]',
+        '["x", "b", "passed"]',
+        "noise",
+        "[]",
+        '["n", "c", "passed"]',
+        '["n", "c", "failed"]',
+    ]
+    assert read_report([*lines, '["n", 3, "passed"]', "null", "[" * 10_000], "n") == {"a": "passed", "c": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "same"),
+    [
+        ("3", 3, True), ("3.0", 3, False), ("3", 3.0, True), ("0.30000000000000004", 0.3, True), ("true", 1, False),
+        ("[1, [2]]", [1, [2]], True), ("[1]", [1, 2], False), ('{"a": 1}', {"a": 1}, True), ("{}", {"a": 1}, False),
+        ("NaN", 0.0, False), ("", None, False), ("null", None, True), ("[" * 100_000, [], False), ('"3"', 3, False),
+    ],
+)  # fmt: skip
+def test_returned_values_are_compared_by_value_and_type(text, wanted, same):
+    assert same_json(text, wanted) is same
+
+
+def test_output_is_compared_but_for_white_space_at_the_ends_of_lines():
+    assert same_lines("1 \n2\n\n", "1\n2") and not same_lines("1\n\n2", "1\n2") and not same_lines(" 1", "1")
+
+
+def test_an_answer_alone_is_graded_without_a_box_of_its_own(tmp_path):
+    task = row(CALLS, editable=None, answer_file="solution.py", files=None)
+    ending = {"answer": f"Here:\n```python\n{RIGHT}```\n"}
+    assert score(tmp_path, task, **ending).reward == 1.0
+    cut = score(tmp_path, task, stop=StopReason.MAX_TOKENS, **ending)
+    assert (cut.reward, cut.verdict) == (0.0, "there is no answer: the episode ended by max_tokens")
+
+
+def test_programs_are_graded_by_what_they_print(tmp_path):
+    cases = [{"command": ["python3", "solution.py"], "stdin": "1 2\n", "stdout": "3\n"}]
+    task = row({"cases": cases})
+    good = score(tmp_path, task, write("task/solution.py", "print(sum(map(int, input().split())))"))
+    bad = score(tmp_path, task, write("task/solution.py", "print(3); raise SystemExit(1)"))
+    assert (good.reward, bad.reward) == (1.0, 0.0) and "exit status 1" in bad.verdict
+
+
+def test_new_files_and_deleted_ones_are_part_of_the_work(tmp_path):
+    task = row(SUITE, editable=["*.py"], files={"solution.py": START_WITH_HELPER, "old.py": "raise SystemExit\n"})
+    commands = [
+        "mv task/old.py task/fresh.py",
+        write("task/fresh.py", RIGHT),
+        write("task/solution.py", "from fresh import add"),
+    ]
+    assert score(tmp_path, task, *commands).reward == 1.0
+
+
+START_WITH_HELPER = "from old import add\n"
+
+
+@pytest.mark.parametrize("stop", [StopReason.RUN_TIMEOUT, StopReason.BOX_KILLED, StopReason.LIMIT_MEMORY])
+def test_an_episode_that_lost_its_box_or_its_time_earns_nothing_and_says_why(stop, tmp_path):
+    result = score(tmp_path, row(CALLS), write("task/solution.py", RIGHT), stop=stop)
+    assert (result.reward, result.verdict) == (0.0, f"the episode ended by {stop}")
+
+
+@pytest.mark.parametrize("stop", [StopReason.MAX_TURNS, StopReason.MAX_TOKENS])
+def test_work_counts_even_where_the_policy_did_not_come_to_an_end(stop, tmp_path):
+    assert score(tmp_path, row(CALLS), write("task/solution.py", RIGHT), stop=stop).reward == 1.0
+
+
+def test_a_box_without_the_interpreter_is_an_error_and_no_reward(tmp_path):
+    with pytest.raises(InfraError, match="no program /opt/none/python3") as caught:
+        score(tmp_path, row({**CALLS, "python": "/opt/none/python3"}), write("task/solution.py", RIGHT))
+    assert caught.value.error_class == ErrorClass.VERIFIER
+
+
+def test_tests_that_do_not_fit_into_evals_clock_are_refused_before_the_policy_acts(tmp_path):
+    async def scenario():
+        async with boxes(tmp_path) as factory:
+            job = job_of(tmp_path, factory, row({**CALLS, "timeout": 3600}))
+            await handler().init(job)
+
+    with pytest.raises(UserError, match=r"rollout\.eval\.timeout must be 20 s more"):
+        asyncio.run(scenario())
+
+
+class Fragile:
+    """A factory whose boxes number `doomed` (from 1) are killed from outside in their second call."""
+
+    def __init__(self, factory, doomed):
+        self.factory, self.doomed, self.started = factory, doomed, 0
+
+    async def start(self):
+        self.started += 1
+        box = await self.factory.start()
+        return Doomed(box) if self.started in self.doomed else box
+
+
+class Doomed:
+    def __init__(self, box):
+        self.box, self.calls = box, 0
+
+    def __getattr__(self, name):
+        return getattr(self.box, name)
+
+    async def call(self, *arguments):
+        self.calls += 1
+        if self.calls > 1:
+            await self.box.close()
+        return await self.box.call(*arguments)
+
+
+@pytest.mark.parametrize("doomed", [{1}, {2}, {1, 3}])
+def test_the_death_of_either_box_during_grading_changes_no_verdict(doomed, tmp_path):
+    async def scenario():
+        async with boxes(tmp_path) as factory:
+            fragile = Fragile(factory, doomed)
+            result = await play(tmp_path, fragile, row(CALLS), "cd task", write("task/solution.py", RIGHT))
+            return result, fragile.started
+
+    result, started = asyncio.run(scenario())
+    assert result.reward == 1.0 and started == 2 + len(doomed)
+
+
+def test_pytest_reports_by_its_own_ids(tmp_path):
+    """By the interpreter of these tests, which has it."""
+    tests = {**SUITE, "suite": {"runner": "pytest", "ids": IDS}, "python": sys.executable, "timeout": 60}
+    good = score(tmp_path, row(tests), write("task/solution.py", RIGHT), runtime="process")
+    bad = score(tmp_path, row(tests), write("task/solution.py", WRONG), runtime="process")
+    patched = f"{WRONG}\n{PATCH_PYTEST}"
+    forged = score(tmp_path, row(tests), write("task/solution.py", patched), runtime="process")
+    assert (good.reward, bad.reward, forged.reward) == (1.0, 0.0, 0.0), (good.verdict, forged.verdict)
+    assert "the report is not to be believed" in forged.verdict
+
+
+PATCH_PYTEST = """
+import _pytest.reports, _pytest.runner
+made = _pytest.reports.TestReport.from_item_and_call.__func__
+def passed(cls, item, call):
+    report = made(cls, item, call)
+    report.outcome, report.longrepr = "passed", None
+    return report
+_pytest.reports.TestReport.from_item_and_call = classmethod(passed)
+"""
+
+SOLUTIONS = {
+    "fizzbuzz": "def fizzbuzz(n):\n    return [('Fizz' * (k % 3 == 0) + 'Buzz' * (k % 5 == 0)) or str(k) for k in range(1, n + 1)]",
+    "run-length": "from itertools import groupby\ndef encode(text):\n    return ''.join(c + str(len(list(g))) for c, g in groupby(text))",
+    "balanced": "def balanced(text):\n    open_ = []\n    for c in text:\n        if c in '([{':\n            open_.append(c)\n"
+    "        elif c in ')]}' and (not open_ or open_.pop() + c not in ('()', '[]', '{}')):\n            return False\n    return not open_",
+    "roman": "def roman(n):\n    out = ''\n    for v, s in zip((1000,900,500,400,100,90,50,40,10,9,5,4,1),"
+    "('M','CM','D','CD','C','XC','L','XL','X','IX','V','IV','I')):\n        out += s * (n // v)\n        n %= v\n    return out",
+    "merge-intervals": "def merge(intervals):\n    out = []\n    for a, b in sorted(intervals):\n"
+    "        if out and a <= out[-1][1]:\n            out[-1][1] = max(b, out[-1][1])\n        else:\n            out.append([a, b])\n    return out",
+    "word-count": "import re, sys\nfrom collections import Counter\nfound = Counter(re.findall('[a-z]+', sys.stdin.read().lower()))\n"
+    "for w, n in sorted(found.items(), key=lambda p: (-p[1], p[0])):\n    print(w, n)",
+    "sum-of-columns": "import sys\nrows = [list(map(int, line.split(','))) for line in sys.stdin]\n"
+    "if rows:\n    print(','.join(str(sum(c)) for c in zip(*rows)))",
+    "stack": "class Stack:\n    def __init__(self):\n        self.values = []\n    def push(self, value):\n        self.values.append(value)\n"
+    "    def pop(self):\n        return self.values.pop()\n    def __len__(self):\n        return len(self.values)",
+    "median": "import statistics\ndef median(values):\n    if not values:\n        raise ValueError\n    return statistics.median(values)",
+    "primes": "def primes(limit):\n    sieve = bytearray([1]) * (limit + 1)\n    for n in range(2, int(limit ** 0.5) + 1):\n"
+    "        if sieve[n]:\n            sieve[n*n::n] = bytes(len(range(n*n, limit + 1, n)))\n    return [n for n in range(2, limit + 1) if sieve[n]]",
+    "rotate": "def rotate(matrix):\n    return [list(row) for row in zip(*matrix[::-1])]",
+    "change": "def change(amount, coins):\n    best = [0] + [None] * amount\n    for n in range(1, amount + 1):\n"
+    "        best[n] = min((best[n - c] + 1 for c in coins if c <= n and best[n - c] is not None), default=None)\n"
+    "    return -1 if best[amount] is None else best[amount]",
+}  # fmt: skip
+
+
+def test_every_problem_of_the_shipped_recipe_is_solved_by_its_solution_and_not_by_its_beginning(tmp_path):
+    rows = [json.loads(line) for line in (RECIPES / "code.jsonl").read_text().splitlines()]
+    assert [each["id"] for each in rows] == list(SOLUTIONS)
+
+    async def scenario():
+        async with boxes(tmp_path) as factory:
+            for each in rows:
+                begun = await play(tmp_path, factory, each)
+                done = await play(tmp_path, factory, each, write("task/solution.py", SOLUTIONS[each["id"]]))
+                assert (begun.reward, done.reward) == (0.0, 1.0), (each["id"], done.verdict)
+
+    asyncio.run(scenario())
+
+
+def test_the_shipped_recipe_gives_its_boxes_and_clocks_what_its_tasks_need():
+    recipe = load_recipe(RECIPES / "code.yaml")
+    longest = max(item.payload["tested"].tests.timeout for item in read_items(Path(recipe.tasks[0].source)))
+    assert recipe.rollout.eval.timeout >= longest + 20
+    assert recipe.agent.tools == ("bash", "python", "edit")
