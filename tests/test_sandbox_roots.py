@@ -155,7 +155,12 @@ def test_the_hosts_programs_run_and_its_etc_holds_nothing_of_the_site(tmp_path, 
     """
     said, etc, users = ask({}, tmp_path / "scratch", code)
     assert said == "42\nbox"
-    assert set(etc) <= {*hostroot.WRITTEN, *(name.split("/")[0] for name in hostroot.COPIED), "os-release"}
+    assert set(etc) <= {
+        *hostroot.WRITTEN,
+        *(name.split("/")[0] for name in hostroot.COPIED),
+        "os-release",
+        "alternatives",
+    }
     assert users == hostroot.WRITTEN["passwd"]
 
 

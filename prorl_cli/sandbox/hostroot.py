@@ -9,12 +9,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-MOUNTED = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+MOUNTED = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc/alternatives")
 """Most are links into /usr nowadays."""
 
 COPIED = (
     "ld.so.cache",
-    "alternatives",
     "services",
     "protocols",
     "ssl/openssl.cnf",
@@ -42,7 +41,7 @@ def build(base: Path, host: Path = Path("/")) -> list[tuple[str, str]]:
         if source.is_symlink():
             (base / name).symlink_to(source.readlink())
         elif source.is_dir():
-            (base / name).mkdir()
+            (base / name).mkdir(parents=True)
             mounts.append((str(source), f"/{name}"))
     for name, text in WRITTEN.items():
         _make_way(base / "etc" / name).write_text(text)
@@ -54,9 +53,7 @@ def build(base: Path, host: Path = Path("/")) -> list[tuple[str, str]]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
-    elif source.is_file():
+    if source.is_file():
         shutil.copyfile(source, _make_way(target))
 
 

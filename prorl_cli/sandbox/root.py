@@ -185,18 +185,9 @@ def _furniture(binds: Sequence[tuple[str, str]], hidden: Sequence[str]) -> list[
 def root_words(scratch: Path, own: Path, mounts: Sequence[tuple[str, str]]) -> list[str]:
     """For `bwrap_command`, where boxes get a root of their own (`boxed.rooted`): the zygote's folder `own` as /node and
     by its name below /scratch, where it removes it; `mounts`, read-only; and what else a new root is made of."""
-    words = [
-        "--dir",
-        f"{HOME}/private",
-        "--dir",
-        "/host",
-        "--bind",
-        str(scratch),
-        "/scratch",
-        "--bind",
-        str(own),
-        "/node",
-    ]
+    folders = {str(folder) for _, inside in mounts for folder in Path(inside).parents} | {f"{HOME}/private"}
+    words = [word for folder in sorted(folders - {"/"}) for word in ("--dir", folder)]
+    words += ["--bind", str(scratch), "/scratch", "--bind", str(own), "/node"]
     for source, inside in mounts:
         words += ["--ro-bind", source, inside]
     return [*words, "--dev-bind-try", "/dev/tty", "/dev/tty"]
