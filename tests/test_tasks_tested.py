@@ -297,3 +297,10 @@ def test_the_shipped_recipe_gives_its_boxes_and_clocks_what_its_tasks_need():
     longest = max(item.payload["tested"].tests.timeout for item in read_items(Path(recipe.tasks[0].source)))
     assert recipe.rollout.eval.timeout >= longest + 20
     assert recipe.agent.tools == ("bash", "python", "edit")
+
+
+def test_the_shipped_recipe_has_problems_to_train_on_and_others_to_hold_out():
+    recipe = load_recipe(RECIPES / "code.yaml")
+    source = tasks.open_source(recipe.tasks[0], recipe.seed)
+    assert 1 <= source.held_out_size <= 6
+    assert source.item(0, held_out=False).question != source.item(0, held_out=True).question
