@@ -251,7 +251,9 @@ def main() -> NoReturn:
     os.closerange(CONTROL + 1, 1 << 20)
     os.environ.pop("LD_LIBRARY_PATH", None)
     control = socket.socket(fileno=CONTROL)
-    data = socket.recv_fds(control, 65536, 1, socket.MSG_CMSG_CLOEXEC)[0]  # the lock is held by being open
+    data, locks, _, _ = socket.recv_fds(control, 65536, 1)
+    for lock in locks:  # held by being open
+        os.set_inheritable(lock, False)
     if not data:
         sys.exit(0)
     config = json.loads(data)
