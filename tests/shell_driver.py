@@ -26,8 +26,9 @@ class Driver:
     """One such process; `begin` makes a session in it. Use as a context manager."""
 
     def __init__(self, session=BASH):
-        command = [sys.executable, __file__, session]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "tests.shell_driver", session]
+        here = Path(__file__).parent.parent
+        self._process = subprocess.Popen(command, cwd=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self):
         return self

@@ -58,9 +58,10 @@ def test_a_background_job_lives_from_call_to_call_and_a_timed_out_tree_does_not(
 @everywhere
 def test_a_hundred_megabytes_of_output_are_bounded_and_counted(runtime, tmp_path):
     async def story(box):
-        results = [await run(box, "head -c 100000000 /dev/zero | tr '\\0' x", 60) for _ in range(5)]
-        assert {result.facts["omitted"] + result.output.count("x") for result in results} == {100_000_000}
-        assert min(result.seconds for result in results) < 2  # the best: the machine may be busy
+        results = [await run(box, "head -c 100000000 /dev/zero", 60) for _ in range(3)]
+        assert {result.facts["omitted"] + result.output.count("\0") for result in results} == {100_000_000}
+        pipe = min([(await run(box, "head -c 100000000 /dev/zero | cat >/dev/null", 60)).seconds for _ in range(3)])
+        assert min(result.seconds for result in results) < max(2, 4 * pipe)  # a busy machine's own pipes are slower
 
     in_a_box(runtime, tmp_path, story)
 
