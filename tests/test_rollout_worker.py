@@ -1,6 +1,7 @@
 """The worker's process, behind a real router, scripted engines, real boxes and real verifiers."""
 
 import asyncio
+import json
 import signal
 import time
 
@@ -103,3 +104,32 @@ async def ends_cleanly(made, within):
     assert await asyncio.to_thread(made.worker.wait, 20) == 0, made.worker.log.read_text()
     assert time.monotonic() - asked < within
     await until(lambda: gone(left), 5, lambda: f"left behind: {left}")
+
+
+def test_a_task_with_tests_is_graded_in_a_box_with_programs_and_the_record_says_why(tmp_path):
+    """The scripted policy answers 3, whatever it is asked: right for one of the two tasks."""
+    file = tmp_path / "tasks.jsonl"
+    rows = [
+        {
+            "question": f"Write {wanted} into number.",
+            "answer_file": "number",
+            "tests": {"cases": [{"command": ["cat", "number"], "stdout": f"{wanted}\n"}], "timeout": 30},
+        }
+        for wanted in (3, 4)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held_out = {"held_out": str(file)}
+
+    async def scenario():
+        code = {"domain": "code", "source": str(file), "options": held_out}
+        async with bench(tmp_path, {}, tasks=[code], agent={"renderer": "tiny"}) as made:
+            for group in (0, 1):
+                made.group(group, [0], purpose=Purpose.EVAL)
+            records = {record.group: record for record in await made.records(2)}
+            assert [records[n].error for n in (0, 1)] == ["", ""]
+            assert [records[n].reward for n in (0, 1)] == [1.0, 0.0]
+            assert records[0].verdict == "1 of 1 tests passed"
+            assert records[1].verdict.startswith("0 of 1 tests passed; case 0: another output: '3")
+            assert {record.image for record in records.values()} == {"bwrap"}
+
+    asyncio.run(scenario())
