@@ -16,9 +16,7 @@ class Driver:
 
     def __init__(self, open_session, home):
         become = functools.partial(self._become, os.getpid())
-        self._children = set()
         self.session = open_session(Setting(home=str(home), private=f"{home}.private", become=become))
-        self.call_now = None
 
     def __enter__(self):
         isolation.adopt_orphans()
@@ -49,9 +47,13 @@ class Driver:
 
     def idle(self, seconds):
         """Between two calls."""
+        self.attend(self.session, seconds)
+
+    def attend(self, speaker, seconds):
+        """Hear a session or a call, without keeping its time."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            self._turn(self.session, until)
+            self._turn(speaker, until)
 
     def _turn(self, speaker, until):
         poller = select.poll()

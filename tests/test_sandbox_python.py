@@ -124,17 +124,17 @@ def test_input_and_whatever_reads_ends_at_once_in_words(python):
 def test_a_timeout_gives_the_partial_output_and_keeps_the_state(python):
     python(code="import time; x = 7")
     began = time.monotonic()
-    result = python(code="print('begun')\ntime.sleep(60)", timeout_s=0.5)
+    result = python(code="print('begun')\ntime.sleep(60)", timeout_s=1.0)
     assert time.monotonic() - began < 5
     assert result["outcome"] == "timeout" and result["output"].startswith("begun\n")
-    assert "KeyboardInterrupt" in result["output"] and "not finished within 0.5 s" in result["output"]
+    assert "KeyboardInterrupt" in result["output"] and "not finished within 1 s" in result["output"]
     assert python(code="x")["output"] == "7\n"
 
 
 def test_at_a_timeout_the_programs_that_a_cell_waits_for_end_and_earlier_ones_go_on(plain):
     plain(code="import os, subprocess\nold = subprocess.Popen(['sleep', '60'])")
     plain.idle(0.05)
-    result = plain(code="new = subprocess.Popen(['sleep', '61'])\nos.system('echo go; sleep 62')\nx = 1", timeout_s=0.5)
+    result = plain(code="new = subprocess.Popen(['sleep', '61'])\nos.system('echo go; sleep 62')\nx = 1", timeout_s=1.0)
     assert result["outcome"] == "timeout" and "go" in result["output"]
     assert plain(code="x, old.poll()")["output"] == "(1, None)\n"
     living = [child.as_dict(["cmdline"])["cmdline"] for child in psutil.Process().children(recursive=True)]
@@ -150,9 +150,10 @@ def test_at_a_timeout_the_programs_that_a_cell_waits_for_end_and_earlier_ones_go
     ],
 )
 def test_a_cell_that_does_not_heed_the_interrupt_is_killed_with_its_programs(plain, deaf):
+    plain(code="")  # the start of an interpreter takes its time on a busy machine
     began = time.monotonic()
     result = plain(
-        code=f"import os, signal, time\nprint('begun')\nos.system('setsid sleep 63 &')\n{deaf}", timeout_s=0.3
+        code=f"import os, signal, time\nprint('begun')\nos.system('setsid sleep 63 &')\n{deaf}", timeout_s=1.0
     )
     assert 2 < time.monotonic() - began < 10
     assert result["outcome"] == "timeout" and result["facts"] == {"signal": "SIGKILL", "restarted": True}
@@ -336,9 +337,9 @@ def test_a_cell_of_megabytes_arrives(plain):
 
 
 def test_a_limit_of_the_box_ends_the_cell_with_its_output(plain):
+    plain(code="")
     call = plain.session.call({"code": "import time\nprint('begun')\ntime.sleep(60)"}, time.monotonic() + 30)
-    for _ in range(20):
-        plain._turn(call, time.monotonic() + 0.05)
+    plain.attend(call, 1.0)
     call.limited("processes")
     result = plain.drive(call, 10)
     assert result["outcome"] == "limit:processes" and result["output"].startswith("begun\n")
