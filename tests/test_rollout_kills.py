@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from prorl_cli.rollout.parts import scratch_folder
+from prorl_cli.rollout.boxes import scratch_folder
 from prorl_cli.spool.verify import verify_run
 from prorl_cli.trajectory import ErrorClass
 from tests.rollout_bench import bench, gone, until

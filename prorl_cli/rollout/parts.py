@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_cli.agent import Renderer, load_renderer
-from prorl_cli.errors import RunDirError
 from prorl_cli.role import Role
+from prorl_cli.rollout.boxes import opened_boxes
 from prorl_cli.router.client import LeaseClient
-from prorl_cli.sandbox import BoxFactory, open_boxes
+from prorl_cli.sandbox import BoxFactory
 from prorl_cli.spool.weights import latest_weights, read_weights
 from prorl_cli.tasks import Handler, Item, Source, Verifiers, load_handler, open_source
 from prorl_cli.trajectory import TaskRef
@@ -74,8 +73,7 @@ async def open_parts(role: Role, weights: Path) -> AsyncIterator[Parts]:
     async with AsyncExitStack() as stack:
         handlers = tuple(load_handler(spec, role.run.code) for spec in recipe.tasks)
         serve = dict.fromkeys((*recipe.agent.tools, *(tool for handler in handlers for tool in handler.serves)))
-        boxes = await open_boxes(recipe.sandbox, scratch=scratch_folder(), serve=tuple(serve))
-        stack.push_async_callback(boxes.close)
+        boxes = await stack.enter_async_context(opened_boxes(recipe.sandbox, tuple(serve)))
         verifiers = Verifiers(count=count, deadline_s=recipe.rollout.eval.timeout, code=role.run.code)
         await stack.enter_async_context(verifiers)
         leases = LeaseClient(role)
@@ -107,12 +105,3 @@ def _newest(role: Role) -> Path | None:
     version = latest_weights(role.run)
     found = read_weights(role.run, version) if version >= 0 else None
     return found[0] if found else None
-
-
-def scratch_folder() -> Path:
-    """This user's folder on the node's own disk, where leftovers of killed workers are found again and removed."""
-    folder = Path(tempfile.gettempdir()) / f"prorl-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise RunDirError(f"{folder} belongs to somebody else: remove it, or point TMPDIR elsewhere")
-    return folder

@@ -1,0 +1,34 @@
+"""A worker's image: held in the cache while it is used, and a copy of it on the node's own disk."""
+
+import tempfile
+from pathlib import Path
+
+from prorl_cli import images
+from prorl_cli.recipe import Sandbox
+from prorl_cli.rollout.boxes import _near, scratch_folder
+from tests.images_kit import fake, make_definition, store_of
+
+__all__ = ["fake"]
+
+
+def test_an_image_of_the_cache_is_copied_to_the_node_once_and_any_other_is_used_where_it_lies(
+    tmp_path, fake, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "node"))
+    (tmp_path / "node").mkdir()
+    store = store_of(tmp_path)
+    built = store.build(make_definition(tmp_path), program=fake)
+    wanted = Sandbox(runtime="apptainer", image=str(built.path))
+    copies = [_near(wanted).image for _ in range(2)]
+    assert copies == [str(scratch_folder() / "images" / built.path.name)] * 2
+    assert Path(copies[0]).read_bytes() == built.path.read_bytes() and Path(copies[0]).is_relative_to(tmp_path / "node")
+    elsewhere = Sandbox(runtime="apptainer", image=str(tmp_path / "mine.sif"))
+    assert _near(elsewhere) == elsewhere and _near(Sandbox()) == Sandbox()
+
+
+def test_an_image_that_a_worker_uses_is_not_removed(tmp_path, fake):
+    store = store_of(tmp_path)
+    built = store.build(make_definition(tmp_path), program=fake)
+    with images.hold(built.path):
+        assert store.gc(keep_bytes=0) == [] and built.path.exists()
+    assert len(store.gc(keep_bytes=0)) == 1 and not built.path.exists()
