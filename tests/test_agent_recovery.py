@@ -40,6 +40,10 @@ def step(number):
     return Call(tool="probe", arguments={"code": STEP % number})
 
 
+def slowly(text):
+    return text.replace("sleep(0)", "sleep(60)").replace("; true", "; sleep 60")
+
+
 class Doomed:
     """A factory whose first box loses its first process to SIGKILL in the middle of call number `at`, when that has
     changed the state and takes long to say so."""
@@ -57,7 +61,7 @@ class Doomed:
         self.left -= 1
         if self.left:
             return await self.box.call(tool, arguments, timeout_s)
-        slow = {"code": arguments["code"].replace("sleep(0)", "sleep(60)")}
+        slow = {key: slowly(text) for key, text in arguments.items()}
         running = asyncio.ensure_future(self.box.call(tool, slow, 60.0))
         os.kill(await still_busy(self.zygote), signal.SIGKILL)
         return await running
@@ -102,6 +106,35 @@ def test_a_box_killed_at_any_of_twenty_steps_leaves_the_same_outputs_and_the_sam
                 seen, box = await episode(doomed)
                 assert seen == wanted, f"killed at step {at}"
                 assert (doomed.started, box.replays, box.diverged) == (2, 1, False)
+
+    asyncio.run(scenario())
+
+
+SHELL_STEP = (
+    "x=$((x * 31 + {0})); mkdir d{0}; cd d{0}; f{0}() {{ echo f{0}; }}; echo $x >> ~/log; pwd; cksum < ~/log; true"
+)
+
+
+async def shell_episode(factory):
+    """Variables, folder, functions and files, each step on top of the ones before it."""
+    tools = ToolBox(factory, ["bash"], 20.0)
+    commands = [SHELL_STEP.format(number) for number in range(STEPS)]
+    results = [await tools.call(Call(tool="bash", arguments={"command": command})) for command in commands]
+    asked = "echo $x; pwd; cat ~/log; " + "; ".join(f"f{number}" for number in range(STEPS))
+    state = await tools.call(Call(tool="bash", arguments={"command": asked}))
+    await tools.close()
+    return [(result.outcome, result.output) for result in [*results, state]], tools.box
+
+
+def test_a_shell_that_dies_at_any_of_twenty_steps_is_had_again_with_all_its_state(tmp_path):
+    async def scenario():
+        async with opened("bwrap", tmp_path, serve=("bash",)) as factory:
+            wanted, _ = await shell_episode(factory)
+            assert wanted[-1][1].split()[-1] == f"f{STEPS - 1}"
+            for at in range(1, STEPS + 1):
+                seen, box = await shell_episode(Doomed(factory, at))
+                assert seen == wanted, f"killed at step {at}"
+                assert (box.replays, box.diverged) == (1, False)
 
     asyncio.run(scenario())
 
