@@ -2,9 +2,9 @@
 
 import importlib.util
 import json
-import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from prorl_cli.sandbox import root
@@ -41,9 +41,8 @@ class Peer:
 
 
 def packages():
-    """The folder that SWE-ReX was installed in, or None."""
-    found = importlib.util.find_spec("swerex")
-    return Path(found.origin).parent.parent if found else None
+    """The folders that SWE-ReX and all it needs were installed in; none where it is not there."""
+    return [path for path in sys.path if path.endswith("-packages")] if importlib.util.find_spec("swerex") else []
 
 
 def kinds():
@@ -53,7 +52,8 @@ def kinds():
 
 def _python():
     python = root.find_python(root.interpreter())
-    path = f"import sys, runpy; sys.path.append('{INSIDE}/packages'); del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    inside = [f"{INSIDE}/packages/{number}" for number, _ in enumerate(packages())]
+    path = f"import sys, runpy; sys.path += {inside}; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
     return python.command("-c", path)
 
 
@@ -65,8 +65,7 @@ def _exec():
     """As walled as a box, for what the walls cost is everybody's."""
     python = root.find_python(root.interpreter())
     binds = [*python.binds, *_libraries(), (str(PEERS), f"{INSIDE}/shell_peers.py")]
-    if folder := packages():
-        binds.append((str(folder), f"{INSIDE}/packages"))
+    binds += [(folder, f"{INSIDE}/packages/{number}") for number, folder in enumerate(packages())]
     if tmux := shutil.which("tmux"):
         binds.append((tmux, f"{INSIDE}/tmux"))
     mounts = [
@@ -80,7 +79,7 @@ def _libraries():
     """What tmux is linked with; and the libraries of compiled packages that Python itself does not need."""
     python = root.find_python(root.interpreter())
     known = {inside for _, inside in python.binds}
-    compiled = [str(path) for path in (packages() or Path("/nowhere")).glob("pydantic_core/*.so")]
+    compiled = [str(path) for folder in packages() for path in Path(folder).glob("pydantic_core/*.so")]
     for program, folder in (
         (shutil.which("tmux"), f"{INSIDE}/libraries"),
         *((so, f"{root.HOME}/python/shared") for so in compiled),
@@ -93,4 +92,4 @@ def _libraries():
 
 def _linked(program):
     listing = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-    return root.linked_libraries(re.sub(r"^\s*linux-vdso.*$", "", listing, flags=re.MULTILINE))
+    return root.linked_libraries(listing)
