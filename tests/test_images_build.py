@@ -226,7 +226,11 @@ def test_versioned_goes_by_what_is_declared(tmp_path, fake):
     assert begun(tmp_path) == 2
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + b"?", lambda data: b""])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-1], lambda data: data[:-1] + b"?", lambda data: b""],
+    ids=["short", "changed", "empty"],
+)
 def test_a_stored_image_that_lost_or_changed_a_byte_is_never_used_and_built_anew(tmp_path, fake, damage):
     store, definition = store_of(tmp_path), make_definition(tmp_path)
     image = store.build(definition, program=fake)

@@ -259,14 +259,14 @@ BAD_ARCHIVES = {
 }
 
 
-@pytest.mark.parametrize(("change", "words"), BAD_ARCHIVES.values(), ids=BAD_ARCHIVES)
-def test_a_changed_archive_is_refused_and_leaves_nothing(tmp_path, fake, change, words):
+def test_a_changed_archive_is_refused_and_leaves_nothing(tmp_path, fake):
     store, (image, _) = two_images(tmp_path, fake)
-    store.export(image, tmp_path / "one.tar")
-    rewritten(tmp_path / "one.tar", change)
-    with pytest.raises(UserError, match=words):
-        store_of(tmp_path / "elsewhere").import_(tmp_path / "one.tar")
-    assert objects(tmp_path / "elsewhere") == []
+    for name, (change, words) in BAD_ARCHIVES.items():
+        store.export(image, tmp_path / "one.tar")
+        rewritten(tmp_path / "one.tar", change)
+        with pytest.raises(UserError, match=words):
+            store_of(tmp_path / "elsewhere").import_(tmp_path / "one.tar")
+        assert objects(tmp_path / "elsewhere") == [], name
 
 
 def test_an_archive_that_ends_early_or_is_none_is_refused(tmp_path, fake):
