@@ -35,7 +35,11 @@ def build(image, definition):
     if times < int(os.environ.get("FAKE_TIMES", "1000")) and (words := os.environ.get("FAKE_FAIL")):
         print(f"FATAL:   {words}", flush=True)
         sys.exit(255)
-    data = sif(Path(definition).read_text() + os.environ.get("FAKE_SAME", os.urandom(8).hex()) + "x" * int(os.environ.get("FAKE_SIZE", "0")))
+    data = sif(
+        Path(definition).read_text()
+        + os.environ.get("FAKE_SAME", os.urandom(8).hex())
+        + "x" * int(os.environ.get("FAKE_SIZE", "0"))
+    )
     Path(image).write_bytes(data[: len(data) - int(os.environ.get("FAKE_DAMAGE", "0"))])
 
 
