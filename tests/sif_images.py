@@ -26,13 +26,19 @@ def bases(*names):
     return BASES
 
 
+def prorl_cache(*words, cwd=None):
+    """`prorl cache …` on that cache, to its end."""
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent), "PRORL_CACHE": str(CACHE)}
+    command = [sys.executable, "-m", "prorl_cli", "cache", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
 def build(name, *more, definition=None, base=None):
     """What `prorl cache build --json` says of the image."""
-    words = [definition or name, "--base", str(base or bases(name) / name), *more, "--json"]
-    if definition is None and name in ("math", "stem"):
+    words = [definition or name, "--base", base or bases(name) / name, *more, "--json"]
+    if name in ("math", "stem"):
         words += ["--build-arg", f"wheels={BASES / 'wheels'}"]
-    command = [sys.executable, "-m", "prorl_cli", "cache", "build", *map(str, words)]
-    ended = subprocess.run(command, env={**os.environ, "PRORL_CACHE": str(CACHE)}, capture_output=True, text=True)
+    ended = prorl_cache("build", *words)
     assert ended.returncode == 0, ended.stderr + ended.stdout + _log(ended.stdout)
     return json.loads(ended.stdout)[0]
 

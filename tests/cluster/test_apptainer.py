@@ -282,7 +282,9 @@ def test_mounts_whose_launcher_went_with_its_zygote_end_at_the_next_start_and_no
         async with boxes("sif", tmp_path / "living") as factory, boxes("sif", tmp_path / "killed") as killed:
             box, _ = await factory.start(), await killed.start()
             zygote = psutil.Process(killed._parent._process.pid)
-            await until(lambda: len(list(filter(first_process, zygote.children()))) == 3, within_s=30)  # with two spares
+            await until(
+                lambda: len(list(filter(first_process, zygote.children()))) == 3, within_s=30
+            )  # with two spares
             launchers, daemons = zygote.children(), list(mounts(zygote))
             for process in (zygote, *launchers):
                 process.kill()

@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
 from tests.conftest import need
 from tests.images import apptainer_works, image
 from tests.sandbox_kit import opened, settle
-from tests.sif_images import CACHE, NAMES, build, oci_archive
+from tests.sif_images import NAMES, build, oci_archive, prorl_cache
 from tests.test_sif_parts import SECRET, commit, git
 
 
@@ -112,21 +110,14 @@ def test_swe_has_the_repository_of_its_task_and_no_later_history(tmp_path):
     assert fixed.splitlines() == ["OK", "1 file changed, 1 insertion(+), 1 deletion(-)"]
 
 
-def test_what_was_built_is_found_listed_and_proven(tmp_path):
+def test_what_was_built_is_found_listed_and_proven():
     for name in NAMES[:2]:
         assert build(name)["state"] == "there"
-    command = [sys.executable, "-m", "prorl_cli", "cache"]
-    environment = {**os.environ, "PRORL_CACHE": str(CACHE)}
-    info = subprocess.run(
-        [*command, "info", "math", "--json"], env=environment, capture_output=True, text=True, check=True
-    )
-    facts = json.loads(info.stdout)
+    facts = json.loads(prorl_cache("info", "math", "--json").stdout)
     assert {"numpy==2.2.6", "sympy==1.14.0"} <= set(facts["packages"]["pip"])
     assert facts["python"] == "3.11.2" and facts["runtime"].startswith("apptainer 1.")
-    said = subprocess.run(
-        [*command, "verify", "math", "code"], env=environment, capture_output=True, text=True, check=True
-    )
-    assert said.stdout.count(": ok") == 2
+    said = prorl_cache("verify", "math", "code")
+    assert said.stdout.count(": ok") == 2 and said.returncode == 0
 
 
 def test_an_imported_dockerfile_builds_as_docker_would_have_built_it(tmp_path):
@@ -134,8 +125,7 @@ def test_an_imported_dockerfile_builds_as_docker_would_have_built_it(tmp_path):
     (tmp_path / "source" / "a").write_text("a")
     (tmp_path / "note").write_text("n")
     (tmp_path / "Dockerfile").write_text(DOCKERFILE)
-    command = [sys.executable, "-m", "prorl_cli", "cache", "import-dockerfile", "Dockerfile", "-o", "mine.def"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert prorl_cache("import-dockerfile", "Dockerfile", "-o", "mine.def", cwd=tmp_path).returncode == 0
     base = oci_archive(image("folder"), tmp_path / "base.tar", {"PATH": "/base/bin:/usr/bin:/bin", "OF_BASE": "a b"})
     row = build("mine", definition=tmp_path / "mine.def", base=base)
     looked = "cd /app && find . -type f | sort; cat /taken/it /greeting /path; greet"
@@ -146,7 +136,7 @@ def test_an_imported_dockerfile_builds_as_docker_would_have_built_it(tmp_path):
     ]  # fmt: skip
 
 
-DOCKERFILE = """\
+DOCKERFILE = r"""
 FROM debian:bookworm-slim AS made
 RUN mkdir /out && echo built > /out/it
 FROM debian:bookworm-slim
@@ -156,7 +146,7 @@ COPY source note ./
 COPY --from=made /out /taken
 RUN cd / && rm -rf /app/deep/note
 COPY note ../note
-RUN mkdir /opt/mine && printf '#!/bin/sh\\necho "$GREETING $OF_BASE"\\n' > /opt/mine/greet \
+RUN mkdir /opt/mine && printf '#!/bin/sh\necho "$GREETING $OF_BASE"\n' > /opt/mine/greet \
     # as a tool would be
     && chmod 755 /opt/mine/greet
 RUN greet > /greeting; echo $PATH > /path
