@@ -1,11 +1,11 @@
 """Whatever a policy does to win without solving its task, in its own box or from inside the graded code, gains nothing."""
 
-import asyncio
-
 import pytest
 
 from prorl_cli.agent import Call
-from tests.tested_world import CALLS, IDS, RIGHT, SUITE, WRONG, boxes, handler, job_of, play, row, score, write
+from tests.tested_world import CALLS, IDS, RIGHT, SUITE, WRONG, handler, job_of, row, score, world, write
+
+__all__ = ["world"]
 
 HOSTILE = pytest.mark.parametrize("tests", [CALLS, SUITE], ids=["cases", "suite"])
 
@@ -70,10 +70,9 @@ IN_THE_CODE = {
 
 @HOSTILE
 @pytest.mark.parametrize("trick", IN_THE_CODE.values(), ids=IN_THE_CODE)
-def test_code_that_does_not_solve_the_task_earns_nothing_whatever_else_it_does(tests, trick, tmp_path):
+def test_code_that_does_not_solve_the_task_earns_nothing_whatever_else_it_does(tests, trick, world):
     slow = {**tests, "timeout": 3 if trick.startswith("while True") or "fork" in trick else 20}
-    settings = {"memory": "128MiB", "processes": 32}
-    result = score(tmp_path, row(slow), solution(f"{WRONG}\n{trick}"), settings=settings)
+    result = world.score(row(slow), solution(f"{WRONG}\n{trick}"))
     assert result.reward == 0.0 and result.parts["tests"] < 1.0 and result.verdict
 
 
@@ -89,10 +88,10 @@ def add(a, b):
 """
 
 
-def test_a_value_that_equals_everything_fools_tests_of_its_own_interpreter_and_no_case(tmp_path):
+def test_a_value_that_equals_everything_fools_tests_of_its_own_interpreter_and_no_case(world):
     """The known limit of a suite, and why there are cases."""
-    assert score(tmp_path, row(CALLS), solution(ALWAYS)).reward == 0.0
-    assert score(tmp_path, row(SUITE), solution(ALWAYS)).reward == 1.0
+    assert world.score(row(CALLS), solution(ALWAYS)).reward == 0.0
+    assert world.score(row(SUITE), solution(ALWAYS)).reward == 1.0
 
 
 IN_THE_BOX = {
@@ -124,12 +123,9 @@ IN_THE_BOX = {
 
 
 @pytest.mark.parametrize("trick", IN_THE_BOX.values(), ids=IN_THE_BOX)
-def test_what_a_policy_does_to_its_box_without_solving_the_task_earns_nothing(trick, tmp_path):
-    async def scenario():
-        async with boxes(tmp_path) as factory:
-            return [await play(tmp_path, factory, row(tests), solution(WRONG), trick) for tests in (CALLS, SUITE)]
-
-    for result in asyncio.run(scenario()):
+def test_what_a_policy_does_to_its_box_without_solving_the_task_earns_nothing(trick, world):
+    for tests in (CALLS, SUITE):
+        result = world.score(row(tests), solution(WRONG), trick)
         assert result.reward == 0.0 and result.verdict
 
 
@@ -140,39 +136,32 @@ WIDE = {"editable": ["*"]}
 @pytest.mark.parametrize(
     "trick", [name for name in IN_THE_BOX if name.startswith(("edits", "adds", "shadows", "fakes", "leaves bytecode"))]
 )
-def test_meddling_files_are_left_out_even_where_everything_may_be_changed(trick, tmp_path):
-    async def scenario():
-        async with boxes(tmp_path) as factory:
-            task = row(SUITE, **WIDE)
-            wrong = await play(tmp_path, factory, task, solution(WRONG), IN_THE_BOX[trick])
-            return wrong, await play(tmp_path, factory, task, solution(RIGHT), IN_THE_BOX[trick])
-
-    wrong, right = asyncio.run(scenario())
+def test_meddling_files_are_left_out_even_where_everything_may_be_changed(trick, world):
+    wrong, right = (world.score(row(SUITE, **WIDE), solution(text), IN_THE_BOX[trick]) for text in (WRONG, RIGHT))
     assert wrong.reward == 0.0 and "tests passed" in wrong.verdict
     assert right.reward == 1.0, right.verdict
 
 
-def test_meddling_files_are_counted_and_named(tmp_path):
-    result = score(tmp_path, row(CALLS, **WIDE), solution(RIGHT), IN_THE_BOX["adds a conftest"], "ln -s / task/root")
+def test_meddling_files_are_counted_and_named(world):
+    result = world.score(row(CALLS, **WIDE), solution(RIGHT), IN_THE_BOX["adds a conftest"], "ln -s / task/root")
     assert (result.reward, result.parts["dropped"]) == (1.0, 2.0)
     assert "2 files not graded (conftest.py)" in result.verdict
 
 
-def test_work_of_unbounded_size_is_refused_and_not_read(tmp_path):
-    many = score(tmp_path, row(CALLS, **WIDE), "cd task; for i in $(seq 1100); do echo > f$i.py; done")
-    large = score(tmp_path, row(CALLS), "truncate -s 5M task/solution.py")
+def test_work_of_unbounded_size_is_refused_and_not_read(world):
+    many = world.score(row(CALLS, **WIDE), "cd task; for i in $(seq 1100); do echo > f$i.py; done")
+    large = world.score(row(CALLS), "truncate -s 5M task/solution.py")
     assert (many.reward, many.verdict) == (0.0, "more than 1000 files were changed")
     assert large.reward == 0.0 and "hold 5242880 bytes" in large.verdict
 
 
-def test_the_policy_sees_neither_tests_nor_what_they_want(tmp_path):
+def test_the_policy_sees_neither_tests_nor_what_they_want(world, tmp_path):
     async def scenario():
-        async with boxes(tmp_path) as factory:
-            job = job_of(tmp_path, factory, row(SUITE))
-            await handler().init(job)
-            code = "import subprocess; print(subprocess.getoutput('grep -rl test_small ~ /tmp 2>/dev/null; ls ~/task'))"
-            result = await job.tools.call(Call(tool="python", arguments={"code": code}))
-            await job.tools.close()
-            return result.output
+        job = job_of(tmp_path, world.factory, row(SUITE))
+        await handler().init(job)
+        code = "import subprocess; print(subprocess.getoutput('grep -rl test_small ~ /tmp 2>/dev/null; ls ~/task'))"
+        result = await job.tools.call(Call(tool="python", arguments={"code": code}))
+        await job.tools.close()
+        return result.output
 
-    assert asyncio.run(scenario()).split() == ["solution.py"]
+    assert world.run(scenario()).split() == ["solution.py"]

@@ -1,6 +1,5 @@
 """Tasks graded by tests: rows are checked whole, work is taken where a task lets it be done, verdicts are in words."""
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -20,14 +19,16 @@ from tests.tested_world import (
     RIGHT,
     SUITE,
     WRONG,
-    boxes,
     handler,
     job_of,
     play,
     row,
     score,
+    world,
     write,
 )
+
+__all__ = ["world"]
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -138,60 +139,56 @@ def test_output_is_compared_but_for_white_space_at_the_ends_of_lines():
     assert same_lines("1 \n2\n\n", "1\n2") and not same_lines("1\n\n2", "1\n2") and not same_lines(" 1", "1")
 
 
-def test_an_answer_alone_is_graded_without_a_box_of_its_own(tmp_path):
+def test_an_answer_alone_is_graded_without_a_box_of_its_own(world):
     task = row(CALLS, editable=None, answer_file="solution.py", files=None)
     ending = {"answer": f"Here:\n```python\n{RIGHT}```\n"}
-    assert score(tmp_path, task, **ending).reward == 1.0
-    cut = score(tmp_path, task, stop=StopReason.MAX_TOKENS, **ending)
+    assert world.score(task, **ending).reward == 1.0
+    cut = world.score(task, stop=StopReason.MAX_TOKENS, **ending)
     assert (cut.reward, cut.verdict) == (0.0, "there is no answer: the episode ended by max_tokens")
 
 
-def test_programs_are_graded_by_what_they_print(tmp_path):
+def test_programs_are_graded_by_what_they_print(world):
     cases = [{"command": ["python3", "solution.py"], "stdin": "1 2\n", "stdout": "3\n"}]
     task = row({"cases": cases})
-    good = score(tmp_path, task, write("task/solution.py", "print(sum(map(int, input().split())))"))
-    bad = score(tmp_path, task, write("task/solution.py", "print(3); raise SystemExit(1)"))
+    good = world.score(task, write("task/solution.py", "print(sum(map(int, input().split())))"))
+    bad = world.score(task, write("task/solution.py", "print(3); raise SystemExit(1)"))
     assert (good.reward, bad.reward) == (1.0, 0.0) and "exit status 1" in bad.verdict
 
 
-def test_new_files_and_deleted_ones_are_part_of_the_work(tmp_path):
+def test_new_files_and_deleted_ones_are_part_of_the_work(world):
     task = row(SUITE, editable=["*.py"], files={"solution.py": START_WITH_HELPER, "old.py": "raise SystemExit\n"})
     commands = [
         "mv task/old.py task/fresh.py",
         write("task/fresh.py", RIGHT),
         write("task/solution.py", "from fresh import add"),
     ]
-    assert score(tmp_path, task, *commands).reward == 1.0
+    assert world.score(task, *commands).reward == 1.0
 
 
 START_WITH_HELPER = "from old import add\n"
 
 
 @pytest.mark.parametrize("stop", [StopReason.RUN_TIMEOUT, StopReason.BOX_KILLED, StopReason.LIMIT_MEMORY])
-def test_an_episode_that_lost_its_box_or_its_time_earns_nothing_and_says_why(stop, tmp_path):
-    result = score(tmp_path, row(CALLS), write("task/solution.py", RIGHT), stop=stop)
+def test_an_episode_that_lost_its_box_or_its_time_earns_nothing_and_says_why(stop, world):
+    result = world.score(row(CALLS), write("task/solution.py", RIGHT), stop=stop)
     assert (result.reward, result.verdict) == (0.0, f"the episode ended by {stop}")
 
 
 @pytest.mark.parametrize("stop", [StopReason.MAX_TURNS, StopReason.MAX_TOKENS])
-def test_work_counts_even_where_the_policy_did_not_come_to_an_end(stop, tmp_path):
-    assert score(tmp_path, row(CALLS), write("task/solution.py", RIGHT), stop=stop).reward == 1.0
+def test_work_counts_even_where_the_policy_did_not_come_to_an_end(stop, world):
+    assert world.score(row(CALLS), write("task/solution.py", RIGHT), stop=stop).reward == 1.0
 
 
-def test_a_box_without_the_interpreter_is_an_error_and_no_reward(tmp_path):
+def test_a_box_without_the_interpreter_is_an_error_and_no_reward(world):
     with pytest.raises(InfraError, match="no program /opt/none/python3") as caught:
-        score(tmp_path, row({**CALLS, "python": "/opt/none/python3"}), write("task/solution.py", RIGHT))
+        world.score(row({**CALLS, "python": "/opt/none/python3"}), write("task/solution.py", RIGHT))
     assert caught.value.error_class == ErrorClass.VERIFIER
 
 
-def test_tests_that_do_not_fit_into_evals_clock_are_refused_before_the_policy_acts(tmp_path):
-    async def scenario():
-        async with boxes(tmp_path) as factory:
-            job = job_of(tmp_path, factory, row({**CALLS, "timeout": 3600}))
-            await handler().init(job)
-
+def test_tests_that_do_not_fit_into_evals_clock_are_refused_before_the_policy_acts(world, tmp_path):
+    job = job_of(tmp_path, world.factory, row({**CALLS, "timeout": 3600}))
     with pytest.raises(UserError, match=r"rollout\.eval\.timeout must be 20 s more"):
-        asyncio.run(scenario())
+        world.run(handler().init(job))
 
 
 class Fragile:
@@ -221,15 +218,10 @@ class Doomed:
 
 
 @pytest.mark.parametrize("doomed", [{1}, {2}, {1, 3}])
-def test_the_death_of_either_box_during_grading_changes_no_verdict(doomed, tmp_path):
-    async def scenario():
-        async with boxes(tmp_path) as factory:
-            fragile = Fragile(factory, doomed)
-            result = await play(tmp_path, fragile, row(CALLS), "cd task", write("task/solution.py", RIGHT))
-            return result, fragile.started
-
-    result, started = asyncio.run(scenario())
-    assert result.reward == 1.0 and started == 2 + len(doomed)
+def test_the_death_of_either_box_during_grading_changes_no_verdict(doomed, world, tmp_path):
+    fragile = Fragile(world.factory, doomed)
+    result = world.run(play(tmp_path, fragile, row(CALLS), "cd task", write("task/solution.py", RIGHT)))
+    assert result.reward == 1.0 and fragile.started == 2 + len(doomed)
 
 
 def test_pytest_reports_by_its_own_ids(tmp_path):
@@ -278,18 +270,13 @@ SOLUTIONS = {
 }  # fmt: skip
 
 
-def test_every_problem_of_the_shipped_recipe_is_solved_by_its_solution_and_not_by_its_beginning(tmp_path):
+def test_every_problem_of_the_shipped_recipe_is_solved_by_its_solution_and_not_by_its_beginning(world):
     rows = [json.loads(line) for line in (RECIPES / "code.jsonl").read_text().splitlines()]
     assert [each["id"] for each in rows] == list(SOLUTIONS)
 
-    async def scenario():
-        async with boxes(tmp_path) as factory:
-            for each in rows:
-                begun = await play(tmp_path, factory, each)
-                done = await play(tmp_path, factory, each, write("task/solution.py", SOLUTIONS[each["id"]]))
-                assert (begun.reward, done.reward) == (0.0, 1.0), (each["id"], done.verdict)
-
-    asyncio.run(scenario())
+    for each in rows:
+        begun, done = world.score(each), world.score(each, write("task/solution.py", SOLUTIONS[each["id"]]))
+        assert (begun.reward, done.reward) == (0.0, 1.0), (each["id"], done.verdict)
 
 
 def test_the_shipped_recipe_gives_its_boxes_and_clocks_what_its_tasks_need():

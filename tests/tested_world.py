@@ -4,6 +4,8 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
+import pytest
+
 from prorl_cli.agent import Call, Episode, Limits, ToolBox
 from prorl_cli.recipe import TaskSpec
 from prorl_cli.tasks import Job, load_handler
@@ -85,9 +87,35 @@ def write(path, text):
     return f"cat > {path} <<'END_OF_FILE'\n{text}\nEND_OF_FILE"
 
 
-def score(scratch, task, *commands, runtime="bwrap", settings=None, **ending):
+def score(scratch, task, *commands, runtime="bwrap", **ending):
     async def scenario():
-        async with boxes(scratch, runtime, **(settings or {})) as factory:
+        async with boxes(scratch, runtime) as factory:
             return await play(scratch, factory, task, *commands, **ending)
 
     return asyncio.run(scenario())
+
+
+class World:
+    """One factory for many tests: small boxes, so that floods end soon."""
+
+    def __init__(self, scratch):
+        self._scratch, self._runner = scratch, asyncio.Runner()
+        self._boxes = boxes(scratch, memory="128MiB", processes=32)
+        self.factory = self.run(self._boxes.__aenter__())
+
+    def run(self, coroutine):
+        return self._runner.run(coroutine)
+
+    def score(self, task, *commands, **ending):
+        return self.run(play(self._scratch, self.factory, task, *commands, **ending))
+
+    def close(self):
+        self.run(self._boxes.__aexit__(None, None, None))
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    made = World(tmp_path_factory.mktemp("tested"))
+    yield made
+    made.close()
