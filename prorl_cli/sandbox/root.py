@@ -82,8 +82,7 @@ class Tools:
     @property
     def names(self) -> list[str]:
         """Of all of them, the worker's own included."""
-        own = [f"_{path.stem}" for path in boxed.files(PACKAGE / "sandbox/boxed/files")]
-        return sorted([*self.serve, *own, *(path.stem for folder in self.folders for path in boxed.files(folder))])
+        return sorted(boxed.OnDemand(self.serve, map(str, self.folders)).paths)
 
     @property
     def inside(self) -> list[str]:

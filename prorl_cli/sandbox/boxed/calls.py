@@ -7,15 +7,13 @@ time, so that a session needs no process that the policy could kill. Implemented
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Result = dict[str, Any]
 """`outcome` (ok, error, timeout, limit:NAME, killed), `output` for the policy, `facts` (small JSON) for graders."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(NamedTuple):
     """What a session knows of its box."""
 
     home: str

@@ -190,9 +190,9 @@ class Walled(_Forked):
             rooted.lay(root, own, like)
             written.append(os.open(f"{own}/upper", os.O_PATH | os.O_DIRECTORY))
         rooted.move_in(root, self._limits.memory)
-        isolation.settle(rooted.HOME)
-        os.environ.update({"HOME": rooted.HOME, "TMPDIR": "/tmp", "PATH": rooted.PATH})
-        return rooted.HOME, rooted.PRIVATE, written
+        isolation.settle(isolation.HOME)
+        os.environ.update({"HOME": isolation.HOME, "TMPDIR": "/tmp", "PATH": rooted.PATH})
+        return isolation.HOME, rooted.PRIVATE, written
 
 
 class Plain(_Forked):

@@ -11,12 +11,10 @@ import json
 import os
 import socket
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from prorl_cli.sandbox.boxed import inside, isolation
-from prorl_cli.sandbox.boxed.rooted import HOME
-from prorl_cli.sandbox.boxed.tools import load_tools, rehearse
+from prorl_cli.sandbox.boxed.tools import OnDemand
 from prorl_cli.sandbox.boxed.watch import Limits
 
 _KINDS = isolation.CLONE_NEWUSER | isolation.CLONE_NEWNS | isolation.CLONE_NEWUTS
@@ -29,7 +27,7 @@ def main() -> NoReturn:
     config = json.loads(sys.argv[2])
     hand = socket.socket(fileno=os.dup(0))
     limits = Limits(**config["limits"])
-    tools = load_tools(config["serve"], config["tools"])
+    tools = OnDemand(config["serve"], config["tools"])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_RUNTIMES_OWN)}
     isolation.forget_environment()
     os.environ.clear()
@@ -43,7 +41,6 @@ def main() -> NoReturn:
     isolation.limit_processes(limits.processes)
     isolation.drop_capabilities()
     isolation.die_with_parent(0)  # the launcher is in another process list
-    rehearse(tools)
     hand.send(b".")
     inside.serve(hand, tools, limits, home, private, written)
 
@@ -51,11 +48,11 @@ def main() -> NoReturn:
 def _home() -> str:
     """A folder of its own, where the image lets this user have one."""
     try:
-        Path(HOME).mkdir(parents=True, exist_ok=True)
+        os.makedirs(isolation.HOME, exist_ok=True)  # noqa: PTH103 - see `boxed.tools`
     except OSError:
         return "/tmp"
-    os.environ["HOME"] = HOME
-    return HOME
+    os.environ["HOME"] = isolation.HOME
+    return isolation.HOME
 
 
 def _refuse_without_walls() -> None:

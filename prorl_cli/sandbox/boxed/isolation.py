@@ -28,6 +28,9 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
+HOME = "/home/box"
+"""Of a box that has a whole root."""
+
 BOX_UID = 1000
 """Inside its user namespace a box is this user, never root."""
 NOBODY = 65534

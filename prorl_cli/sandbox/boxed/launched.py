@@ -23,7 +23,6 @@ from prorl_cli.sandbox.boxed.cloning import clone, ensure_folder
 from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.gate import Gate, give_back
 from prorl_cli.sandbox.boxed.kinds import Box
-from prorl_cli.sandbox.boxed.rooted import HOME
 from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, EXIT_SETUP
 
 START_S = 100.0
@@ -171,7 +170,7 @@ def _fill(upper: str, like: str) -> None:
     if like:
         clone(like, upper)
     ensure_folder(*os.path.split(upper))
-    ensure_folder(upper, HOME)
+    ensure_folder(upper, isolation.HOME)
 
 
 def _of_first_process(status: int) -> int:

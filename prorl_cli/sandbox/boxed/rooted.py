@@ -14,9 +14,8 @@ from pathlib import Path
 
 from prorl_cli.sandbox.boxed import isolation
 from prorl_cli.sandbox.boxed.cloning import clone, ensure_folder
-from prorl_cli.sandbox.boxed.isolation import bind, mount, mount_memory
+from prorl_cli.sandbox.boxed.isolation import HOME, bind, mount, mount_memory
 
-HOME = "/home/box"
 PRORL = "/.prorl"
 PRIVATE = f"{PRORL}/private"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from collections.abc import Collection
-from pathlib import Path
 
 
 def children() -> list[int]:
@@ -23,7 +22,8 @@ def children() -> list[int]:
 def parent_of(pid: int | str) -> int:
     """Its parent; 0 where it is gone."""
     try:
-        stat = Path("/proc", str(pid), "stat").read_text()
+        with open(f"/proc/{pid}/stat") as file:
+            stat = file.read()
     except OSError:
         return 0
     return int(stat.rpartition(")")[2].split()[1])

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from prorl_cli.sandbox.boxed import processes, tree
 from prorl_cli.sandbox.boxed.processes import Process
@@ -25,8 +25,7 @@ WALK_SHARE = 0.05
 """Most of the time that may go into adding up what was written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """Of one box: bytes of memory, seconds of `cpu` from first to last, `processes` at once, bytes on `disk`."""
 
     memory: int
@@ -35,8 +34,7 @@ class Limits:
     disk: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(NamedTuple):
     """What a look has found. `memory` and `disk` only need to be right near their limits."""
 
     living: Sequence[Process]

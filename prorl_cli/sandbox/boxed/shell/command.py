@@ -13,7 +13,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prorl_cli.sandbox.boxed.bounded import Bounded
@@ -30,11 +29,11 @@ _SWEEPS = 8
 """Looks at the process list in one go while what multiplies is killed."""
 
 
-@dataclass(slots=True)
 class Answered:
     """A call that needs no waiting."""
 
-    result: Result | None
+    def __init__(self, result: Result | None) -> None:
+        self.result = result
 
     def descriptors(self) -> Sequence[int]:
         """None."""

@@ -7,7 +7,7 @@ As soon as the shell has answered (or is gone) and nothing of the command is lef
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from typing import NamedTuple
 
 TERMINATE_S, KILL_S, KILL_SHELL_S, GIVE_UP_S = 0.3, 0.8, 1.3, 2.5
 """After the deadline. A box may answer a few seconds late, so that programs get a moment to end in order."""
@@ -21,8 +21,7 @@ go on with the next line; so it is ended in order then, by a signal that is fata
 its jobs, unlike a hang-up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """Signals for the command's processes and for the shell (0: none), or the end of it."""
 
     command: int = 0

@@ -10,7 +10,7 @@ lines before the shell does, and is dropped. Called by `session` and `process`.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from typing import NamedTuple
 
 OUTPUT = 99
 """The shell's descriptor of the pipe; closed in commands, whose standard output it is."""
@@ -31,8 +31,7 @@ WHOLE = b"\n# whole\n"
 """How a state file ends that was written to its end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(NamedTuple):
     """What the shell said of a command: `begun`, `blind` (it has lost the pipe and runs nothing), or `done`."""
 
     nonce: str

@@ -11,9 +11,9 @@ Python fills in on first use is then inherited, not copied page by page in every
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -26,19 +26,32 @@ class ToolError(Exception):
     """The policy's mistake, in words it can read."""
 
 
+class OnDemand(dict[str, ModuleType]):
+    """Tool name to its module, loaded when it is first asked for: prorl's tools named in `serve`, the worker's own
+    (`../files`) by names that begin with an underscore, and every `*.py` of the folders (not `__init__`)."""
+
+    def __init__(self, serve: Iterable[str], folders: Iterable[str]) -> None:
+        own = os.path.dirname(__file__)  # noqa: PTH120 - pathlib takes longer to import than a box to begin
+        self.paths = {name: f"{own}/{name}.py" for name in serve}
+        self.paths |= {f"_{name}": path for name, path in files(f"{own}/../files").items()}
+        for folder in folders:
+            self.paths |= files(folder)
+
+    def __missing__(self, name: str) -> ModuleType:
+        self[name] = _load(name, self.paths[name])
+        return self[name]
+
+
 def load_tools(serve: Iterable[str], folders: Iterable[str]) -> dict[str, ModuleType]:
-    """Tool name to its module: prorl's tools named in `serve`, the worker's own (`../files`) by names that begin with
-    an underscore, and every `*.py` of the folders (not `__init__`)."""
-    own = Path(__file__).parent
-    paths = {name: own / f"{name}.py" for name in serve}
-    paths |= {f"_{path.stem}": path for path in files(own.parent / "files")}
-    paths |= {path.stem: path for folder in folders for path in files(Path(folder))}
-    return {name: _load(name, path) for name, path in paths.items()}
+    """All of them, now."""
+    tools = OnDemand(serve, folders)
+    return {name: tools[name] for name in tools.paths}
 
 
-def files(folder: Path) -> list[Path]:
-    """Those that are tools."""
-    return sorted(folder.glob("[!_]*.py"))
+def files(folder: str) -> dict[str, str]:
+    """Those of a folder that are tools: name to path."""
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".py") and not name.startswith("_"))
+    return {name.removesuffix(".py"): f"{folder}/{name}" for name in names}
 
 
 def rehearse(tools: dict[str, ModuleType]) -> None:
@@ -49,7 +62,7 @@ def rehearse(tools: dict[str, ModuleType]) -> None:
             tool.run(warm)
 
 
-def _load(name: str, path: Path) -> ModuleType:
+def _load(name: str, path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"prorl_tool_{name}", path)
     assert spec and spec.loader, path
     module = importlib.util.module_from_spec(spec)
