@@ -34,7 +34,7 @@ async def limits(variant, scratch):
     blows = {
         "cpu": "while True: pass",
         "memory": "x = bytearray(2**20)\nwhile True: x += bytes(2**20)",
-        "processes": "import os, time\nfor _ in range(100): os.fork() or time.sleep(60)",
+        "processes": "import os, time\nfor _ in range(100): os.fork() or time.sleep(60)\ntime.sleep(20)",
         "disk": "import time\nf = open('big', 'wb')\nwhile True: f.write(bytes(2**20)) and f.flush() or time.sleep(0.01)",
     }
     for name in TABLE[variant.split()[0]].limits:

@@ -75,7 +75,7 @@ class Box:
         other than the policy ended.
         """
         if tool not in self._parent.tools:
-            available = ", ".join(sorted(self._parent.tools))
+            available = ", ".join(sorted(name for name in self._parent.tools if not name.startswith("_")))
             raise UserError(f"no tool {tool!r} in this sandbox; available: {available}")
         began = time.monotonic()
         try:
