@@ -116,7 +116,7 @@ class Traces:
 
     NODE = Path(f"/tmp/prorl-{os.getuid()}")
     FOLDERS = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"), NODE)
-    USERS = (NODE, Path(f"/tmp/torchinductor_{psutil.Process().username()}"))
+    USERS = (NODE, NODE / "images", Path(f"/tmp/torchinductor_{psutil.Process().username()}"))
     """Kept for whatever this user runs next."""
 
     def __init__(self):

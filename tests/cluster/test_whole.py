@@ -13,9 +13,10 @@ from prorl_cli.spool.trajectories import TrajectoryFollower, read_trajectory
 from prorl_cli.spool.weights import read_weights
 from tests.cluster.cluster_run import Traces, attempt, last_words, launch, wait
 from tests.conftest import need
-from tests.images import apptainer_works, image
+from tests.images import apptainer_works
 from tests.quick_run import ROOT, status
 from tests.run_ledger import check_ledger, leftovers
+from tests.sif_images import CACHE, build
 
 STEPS = 6
 
@@ -30,10 +31,11 @@ def parts():
     need("deepspeed", importlib.util.find_spec("deepspeed") is not None and shutil.which("g++"))
 
 
-def test_apptainer_vllm_and_deepspeed_train_in_one_heterogeneous_job(cluster, parts, tmp_path):
+def test_apptainer_vllm_and_deepspeed_train_in_one_heterogeneous_job(cluster, parts, tmp_path, monkeypatch):
+    sif = build("math", definition="ci-cluster")["path"]
+    monkeypatch.setenv("PRORL_CACHE", str(CACHE))
     traces = Traces()
-    sif = str(image("sif"))
-    run = launch(tmp_path, ROOT / "recipes/ci-cluster.yaml", "--set", f"sandbox.image={sif}")
+    run = launch(tmp_path, ROOT / "recipes/ci-cluster.yaml")
     digests = weights_until_the_end(run)
     wait(run, lambda: not cluster.jobs(), 60, "the end of the job")
     assert read_outcome(run, attempt(run)).state == "done", last_words(run)
