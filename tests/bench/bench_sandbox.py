@@ -223,8 +223,8 @@ def crowd_cells():
         yield cell(f"{what}: first answer p50", p50, "ms")
         yield cell(f"{what}: first answer p99", p99, "ms")
         if settings.runtime == "apptainer":
-            ours, theirs = crowd.cpu_a_box(settings), crowd.cpu_of_an_exec(settings.image)
-            label = f"{what}: processor a box / apptainer exec IMAGE python3 -c pass"
+            ours, theirs = crowd.cpu_a_start(settings), crowd.cpu_of_an_exec(settings.image)
+            label = f"{what}: processor a start / apptainer exec IMAGE python3 -c pass"
             yield cell(label, ours * 1e3, "ms", 1.5, theirs * 1e3, ours / theirs)
 
 
