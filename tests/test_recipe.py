@@ -152,7 +152,10 @@ def test_the_tiny_model_speaks_only_tiny(write):
 
 @pytest.mark.parametrize(
     ("key", "words"),
-    [("sandbox.runtime=apptainer", "needs `image`"), ("sandbox.image=/a.sif", "`image` is for `runtime: apptainer` or `bwrap`")],
+    [
+        ("sandbox.runtime=apptainer", "needs `image`"),
+        ("sandbox.image=/a.sif", "`image` is for `runtime: apptainer` or `bwrap`"),
+    ],
 )
 def test_an_image_and_its_runtime_go_together(key, words, write):
     assert words in mistakes(write(MINIMAL), key)
