@@ -1,5 +1,6 @@
 """A worker's image: held in the cache while it is used, and a copy of it on the node's own disk."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -18,10 +19,12 @@ def test_an_image_of_the_cache_is_copied_to_the_node_once_and_any_other_is_used_
     (tmp_path / "node").mkdir()
     store = store_of(tmp_path)
     built = store.build(make_definition(tmp_path), program=fake)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     wanted = Sandbox(runtime="apptainer", image=str(built.path))
     copies = [_near(wanted).image for _ in range(2)]
-    assert copies == [str(scratch_folder() / "images" / built.path.name)] * 2
-    assert Path(copies[0]).read_bytes() == built.path.read_bytes() and Path(copies[0]).is_relative_to(tmp_path / "node")
+    assert copies == [str(scratch_folder() / "images" / built.path.stem)] * 2
+    whole = Path(copies[0]) / "whole"
+    assert whole.read_bytes() == built.path.read_bytes() and whole.is_relative_to(tmp_path / "node")
     elsewhere = Sandbox(runtime="apptainer", image=str(tmp_path / "mine.sif"))
     assert _near(elsewhere) == elsewhere and _near(Sandbox()) == Sandbox()
 

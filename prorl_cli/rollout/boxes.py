@@ -33,12 +33,14 @@ async def opened_boxes(sandbox: Sandbox, serve: Sequence[str]) -> AsyncIterator[
 
 
 def _near(sandbox: Sandbox) -> Sandbox:
-    """With the copy of its image on this node's disk, where the image is one of the cache; it stays for later runs."""
+    """With the copy of its image on this node's disk, where the image is one of the cache; it stays for later runs.
+
+    Unpacked: of a packed one, what belongs to root (a repository in /testbed) cannot be changed in a box, bwrap reads
+    none, and boxes start twice as fast.
+    """
     if not sandbox.image:
         return sandbox
-    # bwrap reads no SIF files.
-    unpacked = sandbox.runtime == "bwrap"
-    copy = images.stage(Path(sandbox.image), scratch_folder() / "images", unpacked=unpacked)
+    copy = images.stage(Path(sandbox.image), scratch_folder() / "images", unpacked=True)
     return sandbox.model_copy(update={"image": str(copy)})
 
 

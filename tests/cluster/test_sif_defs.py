@@ -3,11 +3,13 @@
 import asyncio
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from prorl_cli import images
 from tests.conftest import need
-from tests.images import apptainer_works, image
+from tests.images import FOLDER, apptainer_works, image
 from tests.sandbox_kit import opened, settle
 from tests.sif_images import NAMES, build, oci_archive, prorl_cache
 from tests.test_sif_parts import SECRET, commit, git
@@ -19,11 +21,12 @@ def apptainer():
 
 
 def answers(sif, scratch, *calls):
-    """What the tools say, one after the other, in one box of the image."""
+    """What the tools say, one after the other, in one box of the image, copied to the node as a worker does."""
+    near = images.stage(Path(sif), FOLDER / "node", unpacked=True)
 
     async def scene():
         serve = ("bash", "python")
-        async with opened("apptainer", scratch, serve=serve, image=str(sif), memory="1GiB", processes=256) as factory:
+        async with opened("apptainer", scratch, serve=serve, image=str(near), memory="1GiB", processes=256) as factory:
             box = await factory.start()
             results = [
                 await box.call(tool, {"code" if tool == "python" else "command": text}, 120) for tool, text in calls
