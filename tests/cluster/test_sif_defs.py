@@ -110,7 +110,7 @@ def test_swe_has_the_repository_of_its_task_and_no_later_history(tmp_path):
     assert head.splitlines() == [base, "Python 3.11.2"]
     assert history.split() == ["1", "0"]
     assert tested == "FAILED (failures=1)"
-    assert fixed.splitlines() == ["OK", "1 file changed, 1 insertion(+), 1 deletion(-)"]
+    assert [line.strip() for line in fixed.splitlines()] == ["OK", "1 file changed, 1 insertion(+), 1 deletion(-)"]
 
 
 def test_what_was_built_is_found_listed_and_proven():
