@@ -332,8 +332,7 @@ def test_a_mount_that_fails_for_a_while_costs_boxes_and_not_the_worker(runtime, 
     broken, launcher = tmp_path / "broken", tmp_path / "apptainer"
     words = "FATAL:   container creation failed: fuse mount failed in 10s"
     launcher.write_text(
-        f'#!/bin/sh\nif [ -e {broken} ]; then echo "{words}" >&2; exit 255; fi\n'
-        f'exec {shutil.which("apptainer")} "$@"\n'
+        f'#!/bin/sh\nif [ -e {broken} ]; then echo "{words}" >&2; exit 255; fi\nexec {shutil.which("apptainer")} "$@"\n'
     )
     launcher.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
