@@ -43,7 +43,7 @@ soak: $(VENV)/ready ## whole runs under a hundred kills, and the shuffled-reward
 	$(BIN)/python -m pytest -m soak
 
 test-cluster: $(CLUSTER_VENV)/ready ## on a real Slurm of four nodes on this machine, with vLLM, DeepSpeed and Apptainer
-	$(CLUSTER_BIN)/python -m pytest -m cluster
+	$(CLUSTER_BIN)/python -m pytest -m "cluster and not soak"
 
 quick: $(VENV)/ready ## the inner loop, under 90 seconds
 	$(BIN)/python -m pytest -q $(WORKERS) -m "not slow and not soak and not cluster"
