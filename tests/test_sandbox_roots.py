@@ -194,8 +194,9 @@ def test_a_stopped_zygote_is_taken_down_with_all_it_holds(tmp_path, monkeypatch)
             for process in top_of(box_processes()).children():
                 process.suspend()
 
-    asyncio.run(scene())
-    assert settle() == []
+    with orphans_come_here():
+        asyncio.run(scene())
+        assert settle() == []
     assert os.listdir(tmp_path) == []
 
 

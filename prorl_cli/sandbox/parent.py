@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import psutil
 
 from prorl_cli import nodelocal
 from prorl_cli.errors import InfraError, UserError
@@ -185,11 +186,19 @@ class Parent:
         try:
             self._process.wait(LEAVE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            _kill_tree(self._process.pid)
             self._process.wait()
         self._errors.close()
         if self._own:
             nodelocal.remove(self._own.folder)
+
+
+def _kill_tree(pid: int) -> None:
+    """The zygote below bwrap does not hear of bwrap's death while it is stopped."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        top = psutil.Process(pid)
+        for process in (*top.children(), top):
+            process.kill()
 
 
 def _spawn(command: list[str], control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
