@@ -140,7 +140,7 @@ class Supervisor:
 
     def _look(self, now: float) -> None:
         roots = [session.root for session in self._sessions.values() if session.root]
-        what = self._watch.look(now, roots)
+        what = self._watch.look(now, roots, in_call=self._call is not None)
         if what and self._call:
             self._call.limited(what)
         elif what:

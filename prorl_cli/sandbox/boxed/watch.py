@@ -18,7 +18,9 @@ from prorl_cli.sandbox.boxed import processes, tree
 from prorl_cli.sandbox.boxed.processes import Process
 
 LOOK_S = 0.25
-"""Between two looks while something runs."""
+"""Between two looks while a call is in progress."""
+IDLE_S = 1.0
+"""The same between calls: a shell waits, or something goes on in the background."""
 HASTE_S = 0.02
 """After a limit was hit: whoever was killed needs a moment to be gone."""
 WALK_SHARE = 0.05
@@ -91,14 +93,15 @@ class Watch:
         """Not counting what still runs."""
         return max(0.0, self.limits.cpu - self._reaped_s)
 
-    def look(self, now: float, roots: Collection[int]) -> str:
+    def look(self, now: float, roots: Collection[int], *, in_call: bool) -> str:
         """The limit that was passed and for which processes were ended, or nothing."""
         living = processes.below(os.getpid())
         usage = self._usage(living, now)
         what = judge(usage, self.limits)
         if what:
             self._end(what, living, roots)
-        self.due = now + (HASTE_S if what else LOOK_S) if living else math.inf
+        pause_s = HASTE_S if what else LOOK_S if in_call else IDLE_S
+        self.due = now + pause_s if living else math.inf
         return what
 
     def _usage(self, living: Sequence[Process], now: float) -> Usage:
