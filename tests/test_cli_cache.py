@@ -222,7 +222,11 @@ def test_a_dockerfile_becomes_a_definition_that_builds(place, cache, built):
 def test_an_interrupted_build_leaves_no_process_and_goes_on_later(place, built):
     environment = {**os.environ, "FAKE_SLEEP": "60"}
     command = [sys.executable, "-m", "prorl_cli", "cache", "build", "one"]
-    process = subprocess.Popen(command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True,
+        # Whoever runs the tests in the background has had the signal ignored for all of them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     while begun(place) == 0:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

@@ -233,11 +233,10 @@ def test_a_state_that_ends_every_shell_is_given_up(shell):
     shell.out("true; sleep 0.1")
     for state in shell.private.glob("state-[01]"):
         state.write_text("kill -9 $$\n# whole\n")
-    result = shell.run("kill -9 $$")
-    assert result["facts"]["restarted"]
-    result = shell.run("echo up")
-    assert result["output"].startswith("up\n"), result
-    assert "without its variables" in result["output"]
+    killed, after = shell.run("kill -9 $$"), shell.run("echo up")
+    assert killed["facts"]["restarted"]
+    assert after["output"].startswith("up\n"), after
+    assert "without its variables" in killed["output"] + after["output"], "said once, as soon as it is known"
 
 
 def test_a_new_shell_can_be_asked_for(shell):

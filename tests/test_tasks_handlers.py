@@ -10,7 +10,7 @@ from prorl_cli.agent.tiny import CALL, END, ENDCALL, encode
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox, TaskSpec
 from prorl_cli.sandbox import open_boxes
-from prorl_cli.tasks import Handler, Job, QuestionAnswer, Verifiers, load_handler, open_source
+from prorl_cli.tasks import Handler, Job, QuestionAnswer, Verifiers, load_handler, open_source, tested
 from prorl_cli.trajectory import StopReason, TaskRef
 from tests.agent_parts import ScriptedPolicy
 
@@ -169,8 +169,7 @@ def test_a_handler_that_cannot_serve_is_refused_in_words(code, handler, complain
         load_handler(spec(handler=handler), code)
 
 
-def test_a_domain_is_a_label_of_questions_and_answers_unless_its_handler_must_do_more():
+def test_a_domain_is_a_label_of_questions_and_answers_unless_its_tasks_may_have_tests():
     assert isinstance(load_handler(spec(domain="sums")), QuestionAnswer)
     assert isinstance(load_handler(spec(domain="swe", handler="prorl_cli.tasks:QuestionAnswer")), Handler)
-    with pytest.raises(UserError, match="'swe' needs a handler that this prorl lacks"):
-        load_handler(spec(domain="swe"))
+    assert isinstance(load_handler(spec(domain="swe")), tested.Tested)

@@ -26,7 +26,11 @@ def verified(scenario, **options):
         before = set(psutil.Process().children(recursive=True))
         async with Verifiers(**options) as verifiers:
             result = await scenario(verifiers)
-        assert set(psutil.Process().children(recursive=True)) <= before
+        for _ in range(500):  # who was killed with its parent waits for init to take note
+            if not (left := set(psutil.Process().children(recursive=True)) - before):
+                break
+            await asyncio.sleep(0.01)
+        assert not left
         return result
 
     return asyncio.run(inner())

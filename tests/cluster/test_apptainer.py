@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -282,13 +283,13 @@ def test_mounts_whose_launcher_went_with_its_zygote_end_at_the_next_start_and_no
         async with boxes("sif", tmp_path / "living") as factory, boxes("sif", tmp_path / "killed") as killed:
             box, _ = await factory.start(), await killed.start()
             zygote = psutil.Process(killed._parent._process.pid)
-            await until(
-                lambda: len(list(filter(first_process, zygote.children()))) == 3, within_s=30
-            )  # with two spares
+            up = partial(filter, first_process)
+            await until(lambda: len(list(up(zygote.children()))) == 3, within_s=30)  # with two spare ones
             launchers, daemons = zygote.children(), list(mounts(zygote))
-            for process in (zygote, *launchers):
+            zygote.suspend()  # so that it tidies nothing
+            for process in (*launchers, zygote):
                 process.kill()
-            assert all(map(serves, daemons))
+            assert len(daemons) == 6 and all(map(serves, daemons))
             clean(tmp_path / "killed")
             clean(tmp_path / "living")
             await until(lambda: not any(map(serves, daemons)))
