@@ -19,6 +19,7 @@ CLUSTER = Path(__file__).parent / "cluster"
 WHOLE_PROCESSES = frozenset(
     [
         "test_run",
+        "test_run_ends",
         "test_cli",
         "test_cli_cache",
         "test_cli_jobs",

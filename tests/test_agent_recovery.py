@@ -95,6 +95,7 @@ async def episode(factory):
     return [(result.outcome, result.output) for result in [*results, state]], tools.box
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("runtime", ["bwrap", "process"])
 def test_a_box_killed_at_any_of_twenty_steps_leaves_the_same_outputs_and_the_same_state(runtime, tmp_path):
     async def scenario():

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import pytest
 import torch
 
 from prorl_cli.metrics import read_rows
@@ -12,6 +13,7 @@ from tests.engine_serving import engine_run, play, serving
 torch.set_num_threads(1)
 
 
+@pytest.mark.soak
 def test_twenty_swaps_under_load_answer_every_request_with_the_logprobs_of_the_versions_named(tmp_path):
     run = engine_run(tmp_path / "run")
     models = {version: tiny_model(version) for version in range(21)}

@@ -67,6 +67,7 @@ def test_an_image_is_built_once_and_found_by_key_name_and_digest(tmp_path, fake)
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+@pytest.mark.soak
 def test_ten_builders_at_once_build_once_and_use_the_same_image(tmp_path, fake, monkeypatch):
     monkeypatch.setenv("FAKE_SLEEP", "1")
     definition = make_definition(tmp_path)
@@ -77,6 +78,7 @@ def test_ten_builders_at_once_build_once_and_use_the_same_image(tmp_path, fake, 
     assert len(answers(tmp_path)) == 10
 
 
+@pytest.mark.soak
 def test_a_winner_killed_in_its_build_is_followed_by_another_and_leaves_no_process_and_no_folder(
     tmp_path, fake, monkeypatch
 ):
@@ -103,6 +105,7 @@ def left_at_work():
     return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "31415"]]
 
 
+@pytest.mark.soak
 def test_a_stopped_winner_is_followed_and_publishes_nothing_when_it_comes_back(tmp_path, fake, monkeypatch):
     monkeypatch.setenv("FAKE_SLEEP", "1")
     definition = make_definition(tmp_path)

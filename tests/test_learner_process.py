@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from safetensors.torch import load_file
 
 from prorl_cli.spool.members import claim_attempt
@@ -13,6 +14,7 @@ from tests.learner_process import LearnerProcess, until
 from tests.learner_run import Spool, make_run, recipe, tensors
 
 
+@pytest.mark.soak
 def test_a_step_that_kills_the_learner_every_time_is_voided_and_the_run_goes_on(tmp_path):
     run = make_run(tmp_path / "run", recipe(void_after=3))
     spool = Spool(run)
