@@ -171,6 +171,7 @@ echo code $?
 """
 
 
+@pytest.mark.soak
 def test_a_disk_that_fills_in_the_middle_stops_the_run_in_words_and_a_resume_goes_on_when_there_is_room(
     tmp_path, recipe
 ):

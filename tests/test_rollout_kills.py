@@ -4,6 +4,8 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from prorl_cli.rollout.boxes import scratch_folder
 from prorl_cli.spool.verify import verify_run
 from prorl_cli.trajectory import ErrorClass
@@ -29,6 +31,7 @@ def test_a_router_and_an_engine_killed_in_flight_cost_no_episode(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.soak
 def test_an_engine_that_hangs_is_an_engine_error_and_one_that_fails_is_left_for_another(tmp_path):
     async def scenario():
         rollout = {"run": {"slots": 8, "timeout": "3s"}}
@@ -46,6 +49,7 @@ def test_an_engine_that_hangs_is_an_engine_error_and_one_that_fails_is_left_for_
     asyncio.run(scenario())
 
 
+@pytest.mark.soak
 def test_a_killed_worker_leaves_its_records_and_nothing_else_and_the_next_one_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "node"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "node"))
