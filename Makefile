@@ -12,7 +12,7 @@ OUT ?= bench.json
 # A file's tests share the runs that its fixtures start.
 WORKERS := --numprocesses=2 --dist=loadfile
 
-.PHONY: demo demo-seeds test soak test-cluster quick check format bench-spool bench-demo bench-cluster bench-sandbox clean
+.PHONY: demo demo-seeds test soak test-cluster soak-cluster quick check format bench-spool bench-demo bench-cluster bench-sandbox clean
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -40,10 +40,13 @@ test: $(VENV)/ready ## every test that needs no installed service, under ten min
 	$(BIN)/python -m pytest $(WORKERS) -m "not soak and not cluster"
 
 soak: $(VENV)/ready ## whole runs under a hundred kills, and the shuffled-reward control
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m "soak and not cluster"
 
 test-cluster: $(CLUSTER_VENV)/ready ## on a real Slurm of four nodes on this machine, with vLLM, DeepSpeed and Apptainer
 	$(CLUSTER_BIN)/python -m pytest -m "cluster and not soak"
+
+soak-cluster: $(CLUSTER_VENV)/ready ## the same kills with Apptainer boxes, on request: minutes
+	$(CLUSTER_BIN)/python -m pytest -m "cluster and soak"
 
 quick: $(VENV)/ready ## the inner loop, under 90 seconds
 	$(BIN)/python -m pytest -q $(WORKERS) -m "not slow and not soak and not cluster"
