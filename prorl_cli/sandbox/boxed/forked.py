@@ -35,7 +35,7 @@ class _Forked:
     def __init__(self, config: dict[str, Any]) -> None:
         self._limits = Limits(**config["limits"])
         self._loaded = load_tools(config["serve"], config["tools"])
-        self.tools = sorted(self._loaded)
+        self.tools = sorted(self._loaded.paths)
 
     def prepare(self) -> None:
         rehearse(self._loaded)

@@ -42,10 +42,13 @@ class OnDemand(dict[str, ModuleType]):
         return self[name]
 
 
-def load_tools(serve: Iterable[str], folders: Iterable[str]) -> dict[str, ModuleType]:
-    """All of them, now."""
+def load_tools(serve: Iterable[str], folders: Iterable[str]) -> OnDemand:
+    """Those of the policy now; the worker's own stay on demand, for every page more makes each fork dearer."""
     tools = OnDemand(serve, folders)
-    return {name: tools[name] for name in tools.paths}
+    for name in tools.paths:
+        if not name.startswith("_"):
+            tools[name]
+    return tools
 
 
 def files(folder: str) -> dict[str, str]:
