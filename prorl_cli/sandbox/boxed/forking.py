@@ -5,7 +5,6 @@ Refuses a second life: a child that escapes its tool exits. Called by the superv
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -115,37 +114,3 @@ class ForkedCall:
         living = processes.below(own)
         sessions = {process.pid for process in living if process.session == self._pid}
         return processes.branch(living, {self._pid} | sessions) & {process.pid for process in living}
-
-
-class Answered:
-    """A call whose answer needs no child, or cannot have one."""
-
-    def __init__(self, result: Result) -> None:
-        self.result: Result | None = result
-
-    @classmethod
-    def for_want(cls, error: OSError) -> Answered:
-        """Of what a child needs; the policy may hold all of it."""
-        what = {errno.EAGAIN: "processes", errno.ENOMEM: "memory"}.get(error.errno or 0)
-        return cls(tool_run.limited(what) if what else tool_run.failed(f"it could not be begun: {error.strerror}"))
-
-    def descriptors(self) -> tuple[int, ...]:
-        return ()
-
-    def ready(self, descriptor: int) -> None:
-        """There is none."""
-
-    def ended(self, pid: int, status: int) -> None:
-        """None is waited for."""
-
-    def wake_at(self) -> float:
-        return 0.0
-
-    def tick(self, now: float) -> None:
-        """There is an answer."""
-
-    def limited(self, what: str) -> None:
-        """There is an answer."""
-
-    def settle(self) -> None:
-        """Nothing is left."""

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from prorl_cli.sandbox.boxed.tools import ToolError
+from prorl_cli.sandbox.boxed.tools import ToolError, refused
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -86,14 +86,3 @@ def _kind(folder: int, name: str) -> str:
     with contextlib.suppress(OSError):
         return _KINDS.get(stat.S_IFMT(_mode(folder, name)), "a file")
     return "gone"
-
-
-@contextlib.contextmanager
-def refused(path: str) -> Iterator[None]:
-    """What the system refuses, in words; shortage of memory or processes stays what it is."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOMEM, errno.EAGAIN):
-            raise
-        raise ToolError(f"{path}: {error.strerror}") from None

@@ -20,8 +20,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import isolation, tool_run, tree
+from prorl_cli.sandbox.boxed.answered import Answered
 from prorl_cli.sandbox.boxed.calls import Call, Session, Setting
-from prorl_cli.sandbox.boxed.forking import CLEAR_S, Answered, ForkedCall
+from prorl_cli.sandbox.boxed.forking import CLEAR_S, ForkedCall
 from prorl_cli.sandbox.boxed.frames import Frames, pack
 from prorl_cli.sandbox.boxed.watch import Watch
 
@@ -74,10 +75,10 @@ class Supervisor:
             self._look(now)
         if self._call and self._call.result is None and now >= self._call.wake_at():
             self._call.tick(now)
-        if self._call and self._call.result is not None:
-            self._answer(self._call)
+        self._answer_when_done()
         while self._asked and not self._call:
             self._begin(self._asked.popleft())
+            self._answer_when_done()
 
     def _wait(self) -> set[int]:
         """Descriptors that have something to read. While a call is in progress no further one is taken in."""
@@ -181,8 +182,10 @@ class Supervisor:
         isolation.set_dumpable(True)
         isolation.limit_tool(memory, math.ceil(self._watch.cpu_left_s))
 
-    def _answer(self, call: Call) -> None:
-        result = call.result or {}
+    def _answer_when_done(self) -> None:
+        if not self._call or self._call.result is None:
+            return
+        call, result = self._call, self._call.result
         self._send({"id": self._answering["id"], **result})
         if result.get("outcome") == "limit:cpu":  # the kernel counts finer than it tells
             self._watch.reaped(self._watch.cpu_left_s)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from prorl_cli.sandbox.boxed.editing import texts
-from prorl_cli.sandbox.boxed.tools import ToolError
+from prorl_cli.sandbox.boxed.tools import ToolError, refused
 
 SAVED, UNDONE = 0, 1
 
@@ -63,7 +63,7 @@ def create(path: str, file_text: str) -> str:
     """A new file, with the folders it needs, or new contents of an old one."""
     before = texts.read(path) if os.path.lexists(path) else None
     _save(before)
-    with texts.words_for(path):
+    with refused(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     texts.replace(path, texts.encoded(file_text), before.mode if before else None)
     count = len(_lines(file_text))
@@ -105,7 +105,7 @@ def undo_edit(path: str) -> str:
     if not data:
         raise ToolError(f"there is no edit of {path} to undo")
     if data[:1] == _ABSENT:
-        with texts.words_for(path):
+        with refused(path):
             Path(path).unlink(missing_ok=True)
         return f"{path} removed: the edit undone had created it"
     texts.replace(path, data[1 + _MODE :], int.from_bytes(data[1 : 1 + _MODE], "big"))
@@ -172,7 +172,7 @@ def _numbered(lines: Sequence[str], first: int, last: int) -> str:
 def _listing(path: str) -> str:
     """Its visible entries and theirs."""
     entries: list[str] = []
-    with texts.words_for(path):
+    with refused(path):
         _list(path, "", 2, entries)
     if len(entries) > MAX_ENTRIES:
         entries = [*entries[:MAX_ENTRIES], f"[… {len(entries) - MAX_ENTRIES} entries omitted …]"]

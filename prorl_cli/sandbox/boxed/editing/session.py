@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from prorl_cli.sandbox.boxed import tool_run
+from prorl_cli.sandbox.boxed.answered import Answered
 from prorl_cli.sandbox.boxed.calls import Call, Setting
 from prorl_cli.sandbox.boxed.editing import commands
-from prorl_cli.sandbox.boxed.forking import Answered, ForkedCall
+from prorl_cli.sandbox.boxed.forking import ForkedCall
 
 MAX_KEPT = 32 * 2**20
 MAX_UNDOS = 200

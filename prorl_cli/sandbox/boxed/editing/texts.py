@@ -10,11 +10,10 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from prorl_cli.sandbox.boxed.tools import ToolError
+from prorl_cli.sandbox.boxed.tools import ToolError, refused
 
 MAX_BYTES = 4 * 2**20
 """Of a file that is viewed or edited."""
@@ -55,7 +54,7 @@ def _round_trips(text: str) -> bool:
 
 def read(path: str) -> Text:
     """A text file. Raises `ToolError`."""
-    with words_for(path):
+    with refused(path):
         data, mode = _contents(path)
     if b"\0" in data:
         raise ToolError(f"{path} is binary (it has NUL bytes)")
@@ -82,7 +81,7 @@ def replace(path: str, data: bytes, mode: int | None) -> None:
     """Give the file at `path`, or where its symbolic links lead, new contents; a new one has `mode` or the usual."""
     if len(data) > MAX_BYTES:
         raise ToolError(f"{path} would be too large: {len(data)} bytes, and at most {MAX_BYTES} can be edited")
-    with words_for(path):
+    with refused(path):
         target = Path(os.path.realpath(path))
         if target.exists() and not os.access(target, os.W_OK):
             raise ToolError(f"{path} is not writable")
@@ -120,14 +119,3 @@ def _umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
-
-
-@contextlib.contextmanager
-def words_for(path: str) -> Iterator[None]:
-    """What the system refuses, as the policy's mistake; shortage of memory or processes stays what it is."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOMEM, errno.EAGAIN):
-            raise
-        raise ToolError(f"{path}: {error.strerror}") from None

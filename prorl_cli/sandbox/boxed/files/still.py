@@ -6,13 +6,12 @@ cannot be brought to rest ends, as its own doing. Never offered to a policy.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from prorl_cli.sandbox.boxed import tree
-from prorl_cli.sandbox.boxed.calls import Result, Setting
+from prorl_cli.sandbox.boxed.answered import Answered
+from prorl_cli.sandbox.boxed.calls import Setting
 from prorl_cli.sandbox.boxed.forking import CLEAR_S, EXIT_OWN_DOING
 
 
@@ -22,20 +21,16 @@ def open_session(setting: Setting) -> Stillness:
 
 
 class Stillness:
-    """It has neither processes nor descriptors, and is its own call."""
+    """It has neither processes nor descriptors."""
 
     root = 0
 
-    def __init__(self) -> None:
-        self.result: Result | None = None
-
-    def call(self, arguments: dict[str, Any], deadline: float) -> Stillness:
+    def call(self, arguments: dict[str, Any], deadline: float) -> Answered:
         if not tree.clear(CLEAR_S):
             os._exit(EXIT_OWN_DOING)
-        self.result = {"outcome": "ok", "output": ""}
-        return self
+        return Answered({"outcome": "ok", "output": ""})
 
-    def descriptors(self) -> Sequence[int]:
+    def descriptors(self) -> tuple[int, ...]:
         return ()
 
     def ready(self, descriptor: int) -> None:
@@ -43,15 +38,3 @@ class Stillness:
 
     def ended(self, pid: int, status: int) -> None:
         """There are no processes."""
-
-    def wake_at(self) -> float:
-        return math.inf
-
-    def tick(self, now: float) -> None:
-        """It never waits."""
-
-    def limited(self, what: str) -> None:
-        """Whatever broke a limit is ended already."""
-
-    def settle(self) -> None:
-        """Nothing is left."""

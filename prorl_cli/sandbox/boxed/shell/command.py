@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
 import signal
 import time
@@ -27,36 +26,6 @@ _STARTS = 3
 """Shells for one command, before bash counts as unable to run here."""
 _SWEEPS = 8
 """Looks at the process list in one go while what multiplies is killed."""
-
-
-class Answered:
-    """A call that needs no waiting."""
-
-    def __init__(self, result: Result | None) -> None:
-        self.result = result
-
-    def descriptors(self) -> Sequence[int]:
-        """None."""
-        return ()
-
-    def ready(self, descriptor: int) -> None:
-        """Never."""
-
-    def ended(self, pid: int, status: int) -> None:
-        """Nothing of its."""
-
-    def wake_at(self) -> float:
-        """Never."""
-        return math.inf
-
-    def tick(self, now: float) -> None:
-        """Never."""
-
-    def limited(self, what: str) -> None:
-        """Nothing of its."""
-
-    def settle(self) -> None:
-        """Nothing runs."""
 
 
 class BashCall:

@@ -12,9 +12,10 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from prorl_cli.sandbox.boxed.answered import Answered
 from prorl_cli.sandbox.boxed.calls import Call, Setting
 from prorl_cli.sandbox.boxed.shell import answers, kin, script
-from prorl_cli.sandbox.boxed.shell.command import Answered, BashCall
+from prorl_cli.sandbox.boxed.shell.command import BashCall
 from prorl_cli.sandbox.boxed.shell.process import Pipe, Shell, find_bash
 from prorl_cli.sandbox.boxed.shell.state import States
 

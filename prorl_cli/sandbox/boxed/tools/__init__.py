@@ -10,10 +10,12 @@ Python fills in on first use is then inherited, not copied page by page in every
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +26,17 @@ Run = Callable[[dict[str, Any]], str]
 
 class ToolError(Exception):
     """The policy's mistake, in words it can read."""
+
+
+@contextlib.contextmanager
+def refused(path: str) -> Iterator[None]:
+    """What the system refuses at a path, as the policy's mistake; shortage of memory or processes stays what it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOMEM, errno.EAGAIN):
+            raise
+        raise ToolError(f"{path}: {error.strerror}") from None
 
 
 class OnDemand(dict[str, ModuleType]):
