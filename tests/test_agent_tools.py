@@ -14,6 +14,7 @@ from prorl_cli.errors import UserError
         ("calculator", {"expression": 3}, "calculator: expression must be of type string"),
         ("bash", {"command": "ls", "restart": "yes"}, "bash: restart must be of type boolean"),
         ("edit", {"command": "delete", "path": "a"}, "edit: command must be one of view, create, str_replace"),
+        ("edit", {"command": "view", "path": "a", "view_range": [True, 2]}, "must hold values of type integer"),
         ("edit", {"command": "insert", "path": "a", "insert_line": True}, "edit: insert_line must be of type integer"),
         (
             "edit",

@@ -116,7 +116,6 @@ class Bench:
                 max_turns=9, max_tokens=1000, seconds=self.pipeline._pools["run"].limit_s, timer=clocks.start
             ),
             verifiers=None,
-            boxes=None,
         )
         return job
 

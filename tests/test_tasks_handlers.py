@@ -30,7 +30,7 @@ def job_of(item, turns, boxes, verifiers, **fields):
     limits = Limits(max_turns=3, max_tokens=400)
     return Job(
         ref=TaskRef(task=0, domain="math", index=0), item=item, seed=1, session="s", policy=ScriptedPolicy(turns),
-        renderer=load_renderer("tiny", None), tools=tools, limits=limits, verifiers=verifiers, boxes=boxes,
+        renderer=load_renderer("tiny", None), tools=tools, limits=limits, verifiers=verifiers,
         **fields,
     )  # fmt: skip
 

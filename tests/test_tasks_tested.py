@@ -1,5 +1,6 @@
 """Tasks graded by tests: rows are checked whole, work is taken where a task lets it be done, verdicts are in words."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.tested_world import (
     CALLS,
     IDS,
     RIGHT,
+    START,
     SUITE,
     WRONG,
     handler,
@@ -45,6 +47,7 @@ def task_of(tmp_path, plain):
     [
         ({"tests": {}}, "neither cases nor a suite"),
         ({"tests": {"suite": {"runner": "unittest", "ids": []}}}, "neither cases nor a suite"),
+        ({"tests": {**CALLS, "suite": {"runner": "unittest", "ids": []}}}, "tests.suite has no ids"),
         ({"tests": {"cases": [{"stdout": "3"}]}}, "case 0 needs either command or call"),
         ({"tests": {"cases": [{"call": "solution"}]}}, "case 0 needs either command or call"),
         ({"tests": {**CALLS, "timeout": 0}}, "timeout must be positive"),
@@ -128,7 +131,7 @@ def test_a_report_counts_only_by_its_nonce_and_a_test_passes_only_once():
     [
         ("3", 3, True), ("3.0", 3, False), ("3", 3.0, True), ("0.30000000000000004", 0.3, True), ("true", 1, False),
         ("[1, [2]]", [1, [2]], True), ("[1]", [1, 2], False), ('{"a": 1}', {"a": 1}, True), ("{}", {"a": 1}, False),
-        ("NaN", 0.0, False), ("", None, False), ("null", None, True), ("[" * 100_000, [], False), ('"3"', 3, False),
+        ("NaN", 0.0, False), ("1" + "0" * 400, 1.0, False), ("", None, False), ("null", None, True), ("[" * 100_000, [], False), ('"3"', 3, False),
     ],
 )  # fmt: skip
 def test_returned_values_are_compared_by_value_and_type(text, wanted, same):
@@ -222,6 +225,34 @@ def test_the_death_of_either_box_during_grading_changes_no_verdict(doomed, world
     fragile = Fragile(world.factory, doomed)
     result = world.run(play(tmp_path, fragile, row(CALLS), "cd task", write("task/solution.py", RIGHT)))
     assert result.reward == 1.0 and fragile.started == 2 + len(doomed)
+
+
+class Slow(Fragile):
+    """The box after a grader's that died takes longer to come than all tests may."""
+
+    async def start(self):
+        if self.started == 2:
+            await asyncio.sleep(4)
+        return await super().start()
+
+
+def test_a_grader_whose_box_dies_pays_for_no_second_of_it(world, tmp_path):
+    fragile = Slow(world.factory, {2})
+    task = row({**CALLS, "timeout": 3})
+    result = world.run(play(tmp_path, fragile, task, "cd task", write("task/solution.py", RIGHT)))
+    assert (result.reward, fragile.started) == (1.0, 3), result.verdict
+
+
+def test_a_missing_program_of_the_works_own_is_a_failed_test(world):
+    task = row({"cases": [{"command": ["./run"], "stdout": "3\n"}]})
+    result = world.score(task, write("task/solution.py", RIGHT))
+    assert result.reward == 0.0 and "exit status 127" in result.verdict
+
+
+def test_a_file_that_no_listing_names_is_not_taken_for_deleted(world):
+    files = {"solution.py": START, "node_modules/kept.py": "kept = 1\n"}
+    task = row(CALLS, editable=["*.py"], files=files)
+    assert world.score(task, write("task/solution.py", f"import node_modules.kept\n{RIGHT}")).reward == 1.0
 
 
 def test_pytest_reports_by_its_own_ids(tmp_path):

@@ -62,7 +62,7 @@ def job_of(scratch, factory, task, tools=("python",)):
     (item,) = read_items(path)
     return Job(
         ref=TaskRef(task=0, domain="code", index=0), item=item, seed=1, session="s", policy=None, renderer=None,
-        tools=ToolBox(factory, tools, 20.0), limits=Limits(max_turns=9, max_tokens=9), verifiers=None, boxes=factory,
+        tools=ToolBox(factory, tools, 20.0), limits=Limits(max_turns=9, max_tokens=9), verifiers=None,
         eval_s=600.0,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from prorl_cli.errors import InfraError, boundary
+from prorl_cli.errors import InfraError, ProrlError, boundary
 from prorl_cli.trajectory import ErrorClass
 
 REPLAYS = 3
@@ -71,6 +71,10 @@ class LastingBox:
         self.lost_s = 0.0
         self.diverged = False
 
+    def another(self) -> LastingBox:
+        """A box of its own beside this one, from the same factory and on the same clocks."""
+        return LastingBox(self._factory, self._standing)
+
     async def open(self) -> None:
         """Have it up before it is needed; `InfraError` (sandbox) when no box can be had."""
         if self._box is None and self._done:
@@ -80,7 +84,7 @@ class LastingBox:
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Result:
         """Run a tool; `InfraError` (sandbox) when no box can be had."""
-        return await self._do(lambda box: box.call(tool, arguments, timeout_s))
+        return await self._do(lambda box: box.call(tool, arguments, timeout_s), f"tool {tool}")
 
     async def put_all(self, folder: str, files: Mapping[str, bytes]) -> None:
         """Write files below a folder of the box."""
@@ -96,8 +100,8 @@ class LastingBox:
         if box is not None:
             await asyncio.shield(asyncio.ensure_future(box.close()))
 
-    async def _do(self, act: Callable[[Box], Awaitable[T]]) -> T:
-        with boundary(ErrorClass.SANDBOX, "a box"):
+    async def _do(self, act: Callable[[Box], Awaitable[T]], what: str = "a box") -> T:
+        with boundary(ErrorClass.SANDBOX, what):
             await self.open()
             came = await self._outlasting(act)
         self._done.append(_Done(act, came))
@@ -132,7 +136,7 @@ class LastingBox:
             self._box = await self._factory.start()
             for done in self._done:
                 self.diverged |= differs(done.came, await done.act(self._box))
-        except InfraError:
+        except ProrlError:  # a file refused, too: it was not, before
             return False
         return True
 

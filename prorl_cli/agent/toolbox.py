@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from prorl_cli.agent.recovery import BoxFactory, LastingBox, Result, Standing
 from prorl_cli.agent.render import Call
 from prorl_cli.agent.tools import argument_mistake, tool_named
-from prorl_cli.errors import boundary
-from prorl_cli.trajectory import ErrorClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +43,7 @@ class ToolBox:
         """Run one call; `InfraError(sandbox)` when no box can be had."""
         if wrong := self._mistake(call):
             return Refusal(output=f"error: {wrong}")
-        with boundary(ErrorClass.SANDBOX, f"tool {call.tool}"):
-            return await self.box.call(call.tool, call.arguments, self._timeout_s)
+        return await self.box.call(call.tool, call.arguments, self._timeout_s)
 
     async def close(self) -> None:
         """End the box, whatever it does; idempotent, and finished even if the caller is cancelled meanwhile."""

@@ -86,11 +86,15 @@ def argument_mistake(tool: Tool, arguments: dict[str, Any]) -> str:
     return next(filter(None, (_value_mistake(tool, name, value) for name, value in arguments.items())), "")
 
 
+def _is_a(kind: str, value: Any) -> bool:
+    return isinstance(value, _TYPES[kind]) and not (kind == "integer" and isinstance(value, bool))
+
+
 def _value_mistake(tool: Tool, name: str, value: Any) -> str:
     wanted: dict[str, Any] = tool.parameters["properties"][name]
-    if not isinstance(value, _TYPES[wanted["type"]]) or (wanted["type"] == "integer" and isinstance(value, bool)):
+    if not _is_a(wanted["type"], value):
         return f"{tool.name}: {name} must be of type {wanted['type']}"
-    if isinstance(value, list) and not all(isinstance(item, _TYPES[wanted["items"]["type"]]) for item in value):
+    if isinstance(value, list) and not all(_is_a(wanted["items"]["type"], item) for item in value):
         return f"{tool.name}: {name} must hold values of type {wanted['items']['type']}"
     if "enum" in wanted and value not in wanted["enum"]:
         return f"{tool.name}: {name} must be one of {', '.join(wanted['enum'])}"

@@ -65,7 +65,6 @@ class Member:
             policy=TimedPolicy(self.policy, clocks),
             renderer=parts.renderer,
             tools=self.tools,
-            boxes=parts.boxes,
             eval_s=recipe.rollout.eval.timeout,
             limits=Limits(
                 max_turns=agent.max_turns,

@@ -12,8 +12,9 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from prorl_cli.errors import ProrlError
+from prorl_cli.errors import InfraError, ProrlError
 from prorl_cli.sandbox.results import ToolResult
+from prorl_cli.trajectory import ErrorClass
 
 Ask = Callable[[str, dict[str, Any], float], Awaitable[ToolResult]]
 
@@ -81,6 +82,8 @@ async def get_all(ask: Ask, folder: str, limit: int) -> dict[str, bytes]:
 
 async def _asked(ask: Ask, tool: str, arguments: dict[str, Any]) -> str:
     result = await ask(tool, arguments, TIMEOUT_S)
+    if result.outcome == "timeout":
+        raise InfraError(ErrorClass.SANDBOX, f"a box did not do {tool} within {TIMEOUT_S:g} s")
     if result.outcome != "ok":
         raise FileRefused(result.output.removeprefix("error: "))
     return result.output

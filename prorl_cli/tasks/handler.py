@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-from prorl_cli.agent import BoxFactory, Episode, Limits, Policy, Renderer, ToolBox
+from prorl_cli.agent import Episode, Limits, Policy, Renderer, ToolBox
 from prorl_cli.recipe import TaskSpec
 from prorl_cli.tasks.source import Item
 from prorl_cli.tasks.verifiers import Verifiers
@@ -44,8 +44,6 @@ class Job:
     tools: ToolBox
     limits: Limits
     verifiers: Verifiers
-    boxes: BoxFactory
-    """Where EVAL gets a fresh box from, of the same image as the episode's."""
     eval_s: float = 600.0
     """EVAL's clock."""
     system_prompt: str = ""

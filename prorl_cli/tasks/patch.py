@@ -82,7 +82,7 @@ async def from_box(task: TestedTask, box: LastingBox) -> Patch:
     except FileRefused as refusal:
         raise Refused(str(refusal)) from refusal
     there = {path for path, _ in listing.files}
-    deleted = frozenset(path for path in task.files if path not in there and is_editable(task, path))
+    deleted = frozenset(path for path in task.files if path not in there and is_editable(task, path) and listed(path))
     return Patch(
         files=files, deleted=deleted, dropped=len(dropped) + listing.links + listing.others, examples=tuple(dropped[:3])
     )
@@ -98,6 +98,11 @@ def sort_out(task: TestedTask, paths: Iterable[str]) -> tuple[list[str], list[st
         elif path not in task.files:
             dropped.append(path)
     return chosen, dropped
+
+
+def listed(path: str) -> bool:
+    """Whether a listing of what changed would name it at all."""
+    return set(SKIPPED).isdisjoint(PurePosixPath(path).parts)
 
 
 def is_editable(task: TestedTask, path: str) -> bool:

@@ -8,7 +8,7 @@ task of theirs without tests is a question with an answer.
 
 from __future__ import annotations
 
-from prorl_cli.agent import Episode, LastingBox, run_episode
+from prorl_cli.agent import Episode, run_episode
 from prorl_cli.errors import UserError
 from prorl_cli.tasks.grading import Graded, Grading
 from prorl_cli.tasks.handler import Job, Score
@@ -72,7 +72,7 @@ async def _graded(job: Job, task: TestedTask, episode: Episode) -> Score:
         patch = await _work(job, task, episode)
     finally:
         await job.tools.close()
-    fresh = LastingBox(job.boxes)
+    fresh = job.tools.box.another()
     try:
         return scored(await Grading(task, fresh).grade(patch), patch)
     finally:

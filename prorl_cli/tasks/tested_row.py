@@ -99,9 +99,11 @@ def _mistakes(task: TestedTask) -> Iterable[str]:
     tests, suite = task.tests, task.tests.suite
     if not tests.cases and not (suite and suite.ids):
         yield "tests has neither cases nor a suite with ids"
+    elif suite and not suite.ids:
+        yield "tests.suite has no ids"
     if bool(task.editable) == bool(task.answer_file):
         yield "either editable or answer_file says what is graded"
-    if tests.timeout <= 0:
+    if not tests.timeout > 0:  # what is no number is not positive either
         yield f"tests.timeout must be positive, got {tests.timeout:g}"
     if "\0" in task.folder or ".." in PurePosixPath(task.folder).parts:
         yield f"folder must not leave the box's home, got {task.folder!r}"

@@ -52,6 +52,14 @@ class Programs:
         """Nothing of a program outlives its call."""
 
 
+def _program(name: str, folder: str) -> str | None:
+    """Its path; None where no such program is installed. One below the folder is the work's own: if it is not there,
+    it fails like any other."""
+    if "/" in name and not os.path.isabs(name):  # noqa: PTH117 - see `isolation._write`
+        return os.path.join(folder, name)  # noqa: PTH118
+    return shutil.which(name, path=os.environ.get("PATH", _FOLDERS))
+
+
 class Program:
     """A running one."""
 
@@ -62,7 +70,7 @@ class Program:
         self._pid = 0
         argv: list[str] = arguments["argv"]
         folder = os.path.join(setting.home, arguments["cwd"])  # noqa: PTH118 - see `isolation._write`
-        found = shutil.which(argv[0], path=os.environ.get("PATH", _FOLDERS))
+        found = _program(argv[0], folder)
         if found is None:
             self.result = tool_run.failed(f"there is no program {argv[0]}")
         else:
