@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,15 +63,35 @@ def sweep(base: Path, prefix: str) -> None:
 
 def remove(folder: Path) -> None:
     """With all that is in it, whatever its modes: who worked there may have closed folders to himself."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.is_dir():
-        _open_up(folder)
+    with contextlib.suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _open_up(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        folder.chmod(0o700)
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                _open_up(path)
+        if folder.is_dir():
+            _dismantle(folder)
+
+
+def _dismantle(folder: Path) -> None:
+    """Level by level: the folders of each are moved up before it goes, so no depth is too much for stack or path."""
+    folder.chmod(0o700)
+    while entries := list(folder.iterdir()):
+        for entry in entries:
+            if _is_folder(entry):
+                _empty_into(folder, entry)
+            else:
+                entry.unlink()
+    folder.rmdir()
+
+
+def _empty_into(top: Path, folder: Path) -> None:
+    folder.chmod(0o700)
+    for entry in list(folder.iterdir()):
+        if _is_folder(entry):
+            entry.chmod(0o700)  # who moves a folder changes what is its parent
+            entry.rename(top / secrets.token_hex(8))
+        else:
+            entry.unlink()
+    folder.rmdir()
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

@@ -72,3 +72,19 @@ def test_what_its_owner_closed_to_himself_goes_too_and_nothing_behind_a_link(tmp
     nodelocal.remove(folder)
     assert os.listdir(tmp_path) == ["kept"] and os.listdir(kept) == ["note"]
     assert stat.S_IMODE(kept.stat().st_mode) == 0o500
+
+
+def test_a_folder_of_any_depth_goes_whatever_its_modes(tmp_path):
+    top = tmp_path / "top"
+    top.mkdir()
+    bottom = os.open(top, os.O_RDONLY)
+    for level in range(1500):
+        os.mkdir("a-name-long-enough-for-a-path-of-many-kilobytes", dir_fd=bottom)
+        below = os.open("a-name-long-enough-for-a-path-of-many-kilobytes", os.O_RDONLY, dir_fd=bottom)
+        os.close(os.open("file", os.O_CREAT, dir_fd=below))
+        os.fchmod(bottom, 0o500 if level % 3 else 0o700)
+        os.close(bottom)
+        bottom = below
+    os.close(bottom)
+    nodelocal.remove(top)
+    assert os.listdir(tmp_path) == []

@@ -243,3 +243,14 @@ def test_other_arguments_are_refused_in_words(home, arguments):
 def test_nulls_stand_for_arguments_left_out(edit, home):
     (home / "f").write_text("a\n")
     assert edit("view", "f", view_range=None, old_str=None)[0] == "ok"
+
+
+def test_a_change_that_would_make_a_binary_file_is_refused_before_it_is_made(edit, home):
+    (home / "a").write_text("one\n")
+    for command, words in (
+        ("create", {"file_text": "a\0b"}), ("insert", {"insert_line": 1, "insert_text": "\0"}),
+        ("str_replace", {"old_str": "one", "new_str": "\0"}),
+    ):  # fmt: skip
+        outcome, output = edit(command, "a", **words)
+        assert outcome == "error" and "binary" in output
+        assert (home / "a").read_text() == "one\n"

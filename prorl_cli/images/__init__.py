@@ -10,7 +10,7 @@ from prorl_cli.images.definition import Definition, read_definition
 from prorl_cli.images.key import MODES, Facts, Mode, facts_here, key
 from prorl_cli.images.manifest import Image, Manifest
 from prorl_cli.images.program import Program, find_builder
-from prorl_cli.images.store import Progress, Store, cache_root
+from prorl_cli.images.store import Progress, Store, cache_root, matching
 from prorl_cli.images.worker import hold, stage, stored
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "find_builder",
     "hold",
     "key",
+    "matching",
     "read_definition",
     "stage",
     "stored",

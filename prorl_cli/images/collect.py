@@ -99,7 +99,8 @@ def _tidy(shelf: Shelf) -> None:
     for manifest in manifests:
         if object_name(manifest.digest) not in objects:
             shelf.reference(manifest).unlink(missing_ok=True)
-    nobodys = objects - {object_name(manifest.digest) for manifest in manifests}
+    named = {object_name(manifest.digest) for manifest in manifests}
+    nobodys = {name for name in objects - named if not uses(shelf.uses / _digest(name))}
     waited = [lease / name for lease in leases for name in fsio.names(lease) if name.startswith("waiting-")]
     now = _clock(shelf)
     _unlink_old([shelf.objects / name for name in nobodys] + waited, now - ABANDONED_S)

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -54,6 +54,14 @@ def cache_root() -> Path:
     return home / "prorl" / "images"
 
 
+def matching(images: Sequence[Image], wanted: str) -> list[Image]:
+    """Those of a key or a name, else of eight or more digits of a key or digest."""
+    named = [image for image in images if wanted in (image.name, image.key)]
+    if not named and re.fullmatch(r"[0-9a-f]{8,}", wanted):
+        named = [image for image in images if image.key.startswith(wanted) or image.digest.startswith(wanted)]
+    return named
+
+
 class Store:
     """The cache in `root`. `grace_s`: silence after which a builder, or a user of an image, counts as dead."""
 
@@ -79,11 +87,7 @@ class Store:
         """By key, by a name (the newest), or by eight or more digits of a key or digest."""
         if re.fullmatch(r"[0-9a-f]{64}", wanted):
             return self._shelf.of_key(wanted)
-        images = self.images()
-        named = [image for image in images if image.name == wanted]
-        if not named and re.fullmatch(r"[0-9a-f]{8,}", wanted):
-            named = [image for image in images if image.key.startswith(wanted) or image.digest.startswith(wanted)]
-        return next(iter(named), None)
+        return next(iter(matching(self.images(), wanted)), None)
 
     def of_digest(self, digest: str) -> Image | None:
         """By the whole digest of its bytes."""

@@ -32,9 +32,17 @@ def clean(scratch: Path) -> None:
     for folder in nodelocal.abandoned(scratch, PREFIX):
         _kill(process for process, home in _boxed(scratch) if home == folder)
         nodelocal.remove(folder)
-    _kill(process for process, home in _boxed(scratch) if not home.exists())  # others have removed it
+    # Others have removed it; another job with a `/tmp` of its own has it where we cannot see.
+    _kill(process for process, home in _boxed(scratch) if not home.exists() and _sees(process, scratch))
     _kill(filter(_serves_nobody, _own()))
     Gate(str(scratch / GATES), {}).tidy()
+
+
+def _sees(process: psutil.Process, folder: Path) -> bool:
+    """Whether a folder of ours is the same one to a process."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(Path(f"/proc/{process.pid}/root{folder}").stat(), folder.stat())
+    return False
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

@@ -177,7 +177,7 @@ def test_it_has_no_power_can_gain_none_and_cannot_harm_its_box(form, tmp_path):
             status["NoNewPrivs"],
             libc.unshare(0x10000000), libc.unshare(0x00020000), libc.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, None),
             libc.umount2(b"/tmp", 2), libc.ptrace(16, 1, 0, 0), os.access("/proc/1/environ", os.R_OK),
-            [writable(path) for path in ("/.prorl/boxed/x", "/.prorl/python/bin/x", "/.prorl/x", "/proc/sys/kernel/core_pattern")],
+            [writable(path) for path in ("/.prorl/prorl_cli/sandbox/boxed/x", "/.prorl/python/bin/x", "/.prorl/x", "/proc/sys/kernel/core_pattern")],
         ]
     """
 

@@ -7,6 +7,7 @@ sockets. Called where a new box begins, by `rooted` and `launched`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -16,7 +17,10 @@ _AT_ONCE = 1 << 30
 
 def clone(source: str, target: str) -> None:
     """The folder `source` as `target`, which must not be there. Raises `OSError`."""
-    _folder(source, target, {})
+    try:
+        _folder(source, target, {})
+    except RecursionError:
+        raise OSError(errno.ELOOP, f"its folders are too deep to be copied: {source}") from None
 
 
 def _folder(source: str, target: str, linked: dict[tuple[int, int], str]) -> None:

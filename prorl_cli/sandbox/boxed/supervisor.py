@@ -156,17 +156,17 @@ class Supervisor:
             self._send({"id": asked["id"], **tool_run.limited(limit)})
             return
         self._answering = asked
-        self._call = self._called(asked)
+        try:
+            self._call = self._called(asked)
+        except OSError as error:
+            self._call = Answered.for_want(error)
         self._watch.wake(time.monotonic())
 
     def _called(self, asked: dict[str, Any]) -> Call:
         tool, name, timeout_s = self._tools[asked["tool"]], asked["tool"], asked["timeout_s"]
         if hasattr(tool, "run"):
             become = functools.partial(self._become, os.getpid(), self._watch.limits.memory)
-            try:
-                return ForkedCall(tool.run, asked["arguments"], timeout_s, become, alone=not self._sessions)
-            except OSError as error:
-                return Answered.for_want(error)
+            return ForkedCall(tool.run, asked["arguments"], timeout_s, become, alone=not self._sessions)
         if name not in self._sessions:
             become = functools.partial(self._become, os.getpid(), 0)
             self._sessions[name] = tool.open_session(Setting(home=self._home, private=self._private, become=become))

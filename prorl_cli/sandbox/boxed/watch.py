@@ -8,8 +8,10 @@ Called by the supervisor.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
+import stat
 import time
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -129,12 +131,35 @@ class Watch:
             tree.kill(pid)
 
 
-def size_below(folder: int) -> int:
-    """Bytes on disk of everything below the folder open as `folder`; what cannot be read counts nothing."""
-    total = 0
-    with contextlib.suppress(OSError):
-        for _, folders, files, at in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
-            for name in [*folders, *files]:
-                with contextlib.suppress(OSError):
-                    total += os.stat(name, dir_fd=at, follow_symlinks=False).st_blocks * 512
+def size_below(folder: int) -> float:
+    """Bytes on disk of everything below the folder open as `folder`. What cannot be read counts nothing; what lies too
+    deep to be added up counts as more than any limit, or depth would hide it."""
+    total, queue = 0, ["."]
+    while queue:
+        path = queue.pop()
+        try:
+            below = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return math.inf
+            continue
+        try:
+            bytes_here, folders = _size_in(below)
+        finally:
+            os.close(below)
+        total += bytes_here
+        queue += [f"{path}/{name}" for name in folders]
     return total
+
+
+def _size_in(folder: int) -> tuple[int, list[str]]:
+    """Bytes of what lies in it, and its folders."""
+    total, folders = 0, []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                total += found.st_blocks * 512
+                if stat.S_ISDIR(found.st_mode):
+                    folders.append(name)
+    return total, folders

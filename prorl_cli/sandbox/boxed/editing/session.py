@@ -36,10 +36,7 @@ class EditSession:
         if not isinstance(path, str) or not path or "\0" in path or not isinstance(arguments.get("command"), str):
             return Answered(tool_run.failed("command and path are needed, both strings"))
         path = str(Path(self._setting.home, path))
-        try:
-            return self._forked(os.path.normpath(path), arguments | {"path": path}, deadline - time.monotonic())
-        except OSError as error:
-            return Answered.for_want(error)
+        return self._forked(os.path.normpath(path), arguments | {"path": path}, deadline - time.monotonic())
 
     def _forked(self, key: str, arguments: dict[str, Any], timeout_s: float) -> Call:
         last = next((kept for kept in reversed(self._undos) if kept[0] == key), None)

@@ -45,6 +45,9 @@ class Text:
 
 
 def encoded(text: str) -> bytes:
+    """Raises `ToolError` for a text that `read` would not take for one."""
+    if "\0" in text:
+        raise ToolError("a NUL character would make it a binary file")
     return text.encode(errors="surrogateescape" if _round_trips(text) else "replace")
 
 
