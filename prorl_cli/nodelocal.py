@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -87,7 +86,7 @@ def _empty_into(top: Path, folder: Path) -> None:
     for entry in list(folder.iterdir()):
         if _is_folder(entry):
             entry.chmod(0o700)  # who moves a folder changes what is its parent
-            entry.rename(top / secrets.token_hex(8))
+            entry.rename(top / os.urandom(8).hex())
         else:
             entry.unlink()
     folder.rmdir()
