@@ -9,6 +9,7 @@ import time
 
 from prorl_cli.sandbox.boxed import isolation, tree
 from prorl_cli.sandbox.boxed.calls import Setting
+from tests.sandbox_kit import orphans_come_here
 
 
 class Driver:
@@ -17,13 +18,15 @@ class Driver:
     def __init__(self, open_session, home):
         become = functools.partial(self._become, os.getpid())
         self.session = open_session(Setting(home=str(home), private=f"{home}.private", become=become))
+        self._adopting = orphans_come_here()
 
     def __enter__(self):
-        isolation.adopt_orphans()
+        self._adopting.__enter__()
         return self
 
     def __exit__(self, *_):
         tree.clear(5)
+        self._adopting.__exit__(None, None, None)
 
     def _become(self, parent):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -1,9 +1,14 @@
 """What every test gets: a clean environment, and skips that name how to get the missing part."""
 
+import ctypes
 import os
 from pathlib import Path
 
 import pytest
+
+pytest.register_assert_rewrite("tests.hostile_kit", "tests.sandbox_kit", "tests.box_driver")
+
+PR_GET_CHILD_SUBREAPER = 37
 
 PARTS = {
     "bwrap": "bubblewrap (Debian: apt-get install bubblewrap)",
@@ -81,6 +86,15 @@ def clean_environment(monkeypatch, tmp_path):
         if name.lower().endswith("_proxy") or name.startswith(("PRORL_", "SLURM_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture(autouse=True)
+def orphans_go_where_they_did():
+    """A test that leaves this process a subreaper gives all later ones orphans that they did not start."""
+    yield
+    adopts = ctypes.c_int()
+    ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    assert not adopts.value
 
 
 def need(part: str, available: bool) -> None:
