@@ -1,11 +1,11 @@
 """The stateful bash: what a command leaves behind is there for the next, whatever ended the shell in between."""
 
-import os
 import shutil
 import time
 
 import pytest
 
+from prorl_cli.sandbox.boxed.shell.script import WHOLE
 from tests.shell_driver import Driver
 
 
@@ -219,18 +219,30 @@ def test_a_command_file_that_is_a_fifo_or_folder_is_no_trap(shell):
         assert shell.out("echo on") == "on\n"
 
 
+def state_with(shell, words):
+    """The file that holds the state with these words; it is written while the answer is on its way."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        for path in shell.private.glob("state-[01]"):
+            text = path.read_bytes()
+            if words in text and text.endswith(WHOLE):
+                return path
+        time.sleep(0.005)
+    raise AssertionError(f"no state has {words}")
+
+
 def test_a_half_written_state_is_not_taken_over(shell):
     shell.out("x=1")
-    shell.out("y=2; sleep 0.1")
-    shell.out("sleep 0.1")
-    newest = max(shell.private.glob("state-[01]"), key=os.path.getmtime)
-    newest.write_text("x=99\nkill -9 $$\n")
+    shell.out("y=2")
+    shell.out("z=3")
+    state_with(shell, b'z="3"').write_text("x=99\nkill -9 $$\n")
     shell.run("kill -9 $$")
     assert shell.out("echo $x $y") == "1 2\n"
 
 
 def test_a_state_that_ends_every_shell_is_given_up(shell):
-    shell.out("true; sleep 0.1")
+    shell.out("y=2")
+    state_with(shell, b'y="2"')
     for state in shell.private.glob("state-[01]"):
         state.write_text("kill -9 $$\n# whole\n")
     killed, after = shell.run("kill -9 $$"), shell.run("echo up")
