@@ -1,8 +1,9 @@
 """Plays Apptainer's command line with the standard library alone: its images are a SIF's header around a definition.
 
 What it does besides is in its environment: FAKE_LOG (a folder: a file for every build begun), FAKE_SLEEP (seconds of
-one build), FAKE_FAIL (last words of builds that fail), FAKE_TIMES (how many of them), FAKE_DAMAGE (bytes cut off),
-FAKE_SAME (images do not differ), FAKE_SIZE (bytes of an image besides), FAKE_CHILD (a process that a build leaves at work).
+one build, or of unpacking), FAKE_FAIL (last words of builds that fail), FAKE_TIMES (how many of them), FAKE_DAMAGE (bytes cut off),
+FAKE_SAME (images do not differ), FAKE_SIZE (bytes of an image besides), FAKE_CHILD (a process that a build leaves at work),
+FAKE_SAYS (last words of an unpacking that fails).
 """
 
 import os
@@ -58,6 +59,9 @@ def play(words):
             print("bash=5.2\n#prorl unreadable\n#prorl end")
         case ["--quiet", "build", "--sandbox", "--fix-perms", folder, image]:
             Path(folder).mkdir()
+            time.sleep(float(os.environ.get("FAKE_SLEEP", "0")))
+            if words := os.environ.get("FAKE_SAYS"):
+                sys.exit(f"FATAL:   {words}")
             (Path(folder) / "whole").write_bytes(Path(image).read_bytes())
         case _:
             sys.exit(f"unknown: {words}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from prorl_cli.errors import UserError
-from prorl_cli.images import Store, hold, stage
+from prorl_cli.images import Store, near
 from prorl_cli.images.program import Program
 from tests.images_kit import make_definition
 from tests.refused import fill, mount
@@ -64,15 +64,33 @@ def read_only(folder, program):
         with pytest.raises(UserError, match="cannot be written: Read-only file system: it is mounted read-only"):
             act()
     assert store.verify(image) == ""
-    with hold(image.path):
-        assert stage(image.path, folder / "node").is_file()
+    with near(image.path, folder / "node") as copy:
+        assert (copy / "whole").read_bytes() == image.path.read_bytes()
+
+
+def full_node(folder, program):
+    store, root = Store(folder / "roomy"), folder / "node-full"
+    root.mkdir()
+    mount(root, "size=256k")
+    image = store.build(make_definition(folder, "fifth"), program=program)
+    fill(root)
+    for unpacked in (False, True):
+        with pytest.raises(UserError, match=f"fifth cannot be copied to {root}: No space left on device: make room"):
+            store.stage(image, root, unpacked=unpacked, program=program)
+    (root / "filler").unlink()
+    os.environ["FAKE_SAYS"] = "Write on output file failed because No space left on device"
+    with pytest.raises(UserError, match=f"fifth cannot be copied to {root}: No space left on device: make room"):
+        store.stage(image, root, unpacked=True, program=program)
+    assert os.listdir(root) == ["lock"]
 
 
 def main(folder, path):
     program = Program(path=path, kind="apptainer", version=(1, 4, 5))
     full_disk(folder, program)
     nearly_full_disk(folder, program)
+    os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
     read_only(folder, program)
+    full_node(folder, program)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -62,8 +63,9 @@ def test_an_image_is_built_once_and_found_by_key_name_and_digest(tmp_path, fake)
     assert [line.stage for line in lines][-2:] == ["publishing", "reused"]
     assert ("building", "INFO:    building") in [(line.stage, line.line) for line in lines]
     assert oct(built.path.stat().st_mode & 0o777) == "0o444"
-    assert built.packages == {"pip": ["numpy==2.0"], "system": ["bash=5.2"]}
-    assert (built.manifest.bash, built.manifest.python, built.runtime) == ("5.2.15", "3.11.2", "apptainer 1.4.5")
+    made = built.manifest
+    assert made.packages == {"pip": ["numpy==2.0"], "system": ["bash=5.2"]}
+    assert (made.bash, made.python, made.runtime) == ("5.2.15", "3.11.2", "apptainer 1.4.5")
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
@@ -142,10 +144,14 @@ def test_a_holder_of_another_node_loses_its_claim_by_silence_alone(tmp_path, fak
 
 
 def test_a_process_that_is_gone_from_this_kernel_is_known_to_be():
-    pid = fork(lambda: None)
+    pid = fork(lambda: time.sleep(60))
     here = holder_here()
+    zombie = Holder(**{**as_dict(here), "pid": pid, "started": psutil.Process(pid).create_time()})
+    assert not here.gone and not zombie.gone
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: zombie.gone)
     wait(pid)
-    assert not here.gone
+    assert zombie.gone
     assert Holder(**{**as_dict(here), "pid": pid}).gone
     assert Holder(**{**as_dict(here), "started": here.started - 100}).gone
     assert not Holder(**{**as_dict(here), "pid": pid, "boot": "another"}).gone
@@ -165,13 +171,30 @@ def test_a_failure_leaves_its_log_and_no_image_and_those_who_waited_do_not_repea
     assert [wait(pid) for pid in (first, *others)] == [0, 0, 0]
     assert begun(tmp_path) == 1
     assert objects(tmp_path) == []
-    assert all("no such thing" in answer for answer in answers(tmp_path))
+    assert answers(tmp_path)[0].startswith(
+        "failed: fake: FATAL:   While performing build: no such thing (exit code 255)"
+    )
+    assert answers(tmp_path)[1].startswith(
+        "failed: fake: another builder failed: FATAL:   While performing build: no s"
+    )
     log = Path(answers(tmp_path)[1].rpartition("its log is ")[2])
     assert "no such thing" in log.read_text()
     assert list((tmp_path / "scratch").iterdir()) == []
     monkeypatch.setenv("FAKE_FAIL", "")
     monkeypatch.setenv("FAKE_SLEEP", "0")
     assert store_of(tmp_path).build(definition, program=fake).manifest.number == 2
+
+
+def test_what_one_node_cannot_those_who_waited_try(tmp_path, fake, monkeypatch):
+    monkeypatch.setenv("FAKE_FAIL", "mksquashfs: no space left on device")
+    monkeypatch.setenv("FAKE_TIMES", "1")
+    monkeypatch.setenv("FAKE_SLEEP", "1")
+    definition = make_definition(tmp_path)
+    first = builder(tmp_path, fake, definition, 1)
+    until(lambda: begun(tmp_path) == 1)
+    assert [wait(pid) for pid in (first, builder(tmp_path, fake, definition, 2))] == [0, 0]
+    assert answers(tmp_path)[0].startswith("failed: fake: the node's disk is full")
+    assert objects(tmp_path) == [f"sha256-{answers(tmp_path)[1]}.sif"]
 
 
 def test_a_build_is_tried_again_after_half_an_answer_of_a_registry_and_not_after_an_error_of_its_own(
@@ -208,6 +231,13 @@ def test_what_changed_since_it_was_hashed_is_not_built_into_an_image_of_that_key
     with pytest.raises(BuildFailed, match="changed"):
         store_of(tmp_path).build(definition, program=fake)
     assert references(tmp_path) == {}
+
+
+def test_a_base_that_is_gone_is_no_fault_of_the_cache(tmp_path, fake):
+    definition = make_definition(tmp_path)
+    shutil.rmtree(tmp_path / "base")
+    with pytest.raises(BuildFailed, match="/base cannot be read any more: No such file or directory"):
+        store_of(tmp_path).build(definition, program=fake)
 
 
 def test_scratch_builds_anew_each_time_and_the_newest_is_found(tmp_path, fake):

@@ -1,8 +1,6 @@
 """The parts of a build: where it happens, what it may use, what its failures mean, when an image is one."""
 
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -10,7 +8,7 @@ import psutil
 import pytest
 
 from prorl_cli.errors import UserError
-from prorl_cli.images import guard, share
+from prorl_cli.images import build_log, guard, share
 from prorl_cli.images.check import BadImage, check_header, parse_list, parse_smoke
 from prorl_cli.images.places import Place, choose, scratch_folder
 from prorl_cli.images.program import Program, Share, ask, build_command, environment, parse_version
@@ -113,7 +111,10 @@ def test_the_share_is_what_cgroups_and_affinity_leave(monkeypatch, tmp_path):
     monkeypatch.setattr(share, "_CGROUPS", tmp_path)
     assert list(share._limits("0::/a/b\n")) == [1_000_000]
     assert list(share._limits("5:cpu,cpuacct:/c\n4:memory:/c\n0::/\n")) == [2000]
-    assert share.share_here().processors == len(os.sched_getaffinity(0))
+    processors, memory = len(os.sched_getaffinity(0)), share.share_here(1).memory
+    assert share.share_here(1).processors == processors
+    assert share.share_here(processors + 1).processors == 1
+    assert share.share_here(64).memory < memory
 
 
 def test_a_build_sees_no_option_of_this_user_and_keeps_proxies_and_logins(tmp_path):
@@ -153,6 +154,29 @@ REASONS = [
 def test_the_last_words_say_what_to_do_and_whether_to_try_again(line, transient, words):
     reason = explain(["INFO: begun", line, ""])
     assert (reason.transient, words in reason.words) == (transient, True)
+
+
+def test_another_node_may_do_where_the_disk_or_the_memory_of_one_does_not():
+    assert [line for line, _, _ in REASONS if explain([line]).nodes] == [
+        "write /tmp/x: no space left on device",
+        "FATAL ERROR: Failed to create thread",
+        "mksquashfs failed: signal: killed",
+    ]
+
+
+def test_a_log_keeps_its_beginning_and_its_end_and_says_what_it_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(build_log, "HEAD", 100)
+    monkeypatch.setattr(build_log, "TAIL", 200)
+    lines = [b"%09d\n" % number for number in range(1000)]
+    path = tmp_path / "log"
+    with path.open("w+b") as file:
+        log = build_log.BuildLog(file)
+        for number, line in enumerate(lines):
+            log.write(line)
+            left = path.read_bytes()
+            assert len(left) < 1000 and left.startswith(b"".join(lines[: min(number, 9) + 1])) and left.endswith(line)
+    head, said, tail = left.decode().split("…")
+    assert int(said.split()[0]) == sum(map(len, lines)) - len(head.encode()) - len(tail.encode()) + 2
 
 
 def test_a_builder_without_last_words_is_said_to_have_none():
@@ -203,10 +227,7 @@ def test_a_trial_that_fails_says_at_what(old, new, words):
 
 
 def guarded(folder, *command):
-    words = [sys.executable, "-I", "-S", "-B", guard.__file__, str(folder), *command]
-    return subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
+    return guard.guarded(command, folder, os.environ)
 
 
 def finished(process):
@@ -239,6 +260,13 @@ def test_a_guard_whose_builder_is_gone_ends_all_below_it_and_removes_the_folder(
         assert time.monotonic() - started < 5
     assert asleep() == []
     assert not folder.exists()
+
+
+def test_a_command_ends_with_a_guard_that_is_killed(tmp_path):
+    with guarded(tmp_path, "sleep", "27182") as process:
+        until(lambda: len(asleep()) == 1)
+        process.kill()
+        until(lambda: not asleep())
 
 
 def asleep():

@@ -11,13 +11,15 @@ import time
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from prorl_cli.errors import UserError
-from prorl_cli.images import hold, stage, stored
+from prorl_cli.images import near, stage
 from prorl_cli.images.gc import Kept, choose
 from prorl_cli.images.holder import Beat, Holder
 from prorl_cli.images.shelf import Shelf, copy_hashed
+from prorl_cli.images.stage import used
 from tests.fake_apptainer import sif
 from tests.images_kit import begun, fake, make_definition, store_of
 from tests.killing import deaths, fork, wait
@@ -106,9 +108,10 @@ def test_a_use_of_another_node_is_over_by_silence_alone(tmp_path, fake):
     dead = Beat(tmp_path / "cache" / "uses" / one.digest / "use-1", elsewhere, 2.0)
     dead.write()
     with Beat(tmp_path / "cache" / "uses" / two.digest / "use-2", elsewhere, 2.0):
-        started = time.monotonic()
-        assert [gone.digest for gone in store.gc(keep_bytes=0)] == [one.digest]
-        assert time.monotonic() - started >= 2.0
+        for dry_run in (True, False):
+            started = time.monotonic()
+            assert [gone.digest for gone in store.gc(keep_bytes=0, dry_run=dry_run)] == [one.digest]
+            assert time.monotonic() - started >= 2.0
 
 
 def test_what_killed_processes_left_goes_and_work_in_progress_stays(tmp_path, fake):
@@ -120,7 +123,10 @@ def test_what_killed_processes_left_goes_and_work_in_progress_stays(tmp_path, fa
     os.utime(old, (1, 1))
     one.path.unlink()
     young, nobodys = (cache / "objects" / f"sha256-{digit * 64}.sif" for digit in "01")
-    [lease] = [path for path in (cache / "leases").iterdir() if path.name == two.key]
+    lease, unasked, unused = cache / "leases" / two.key, cache / "leases" / one.key, cache / "uses" / ("2" * 64)
+    unused.mkdir()
+    for path in (*unasked.iterdir(), unasked, unused):
+        os.utime(path, (1, 1))
     for path in (young, nobodys, lease / "waiting-1"):
         path.write_bytes(b"")
     for path in (nobodys, lease / "waiting-1"):
@@ -129,6 +135,7 @@ def test_what_killed_processes_left_goes_and_work_in_progress_stays(tmp_path, fa
     assert (old.exists(), new.exists()) == (False, True)
     assert (nobodys.exists(), young.exists(), (lease / "waiting-1").exists()) == (False, True, False)
     assert [name[:64] for name in references(tmp_path)] == [two.key]
+    assert (lease.exists(), unasked.exists(), unused.exists()) == (True, False, False)
 
 
 def shelve(tmp_path, manifest, data, number=1):
@@ -175,7 +182,7 @@ def test_staging_makes_one_proven_copy_for_all_workers_of_a_node(tmp_path, fake)
     before = copy.stat()
     assert (store.stage(image, node), copy.stat().st_ino) == (copy, before.st_ino)
     assert copy.read_bytes() == image.path.read_bytes()
-    assert sorted(os.listdir(node)) == sorted([copy.name, f"{image.digest}.lock"])
+    assert sorted(os.listdir(node)) == sorted([copy.name, "lock"])
     copy.chmod(0o644)
     copy.write_bytes(b"half")
     assert store.stage(image, node).read_bytes() == image.path.read_bytes()
@@ -187,7 +194,7 @@ def test_a_copy_of_a_damaged_image_is_refused(tmp_path, fake):
     image.path.write_bytes(image.path.read_bytes()[:-1] + b"?")
     with pytest.raises(UserError, match="is damaged: `prorl cache build` makes it anew"):
         store.stage(image, tmp_path / "node")
-    assert [name for name in os.listdir(tmp_path / "node") if not name.endswith(".lock")] == []
+    assert os.listdir(tmp_path / "node") == ["lock"]
 
 
 def test_an_unpacked_copy_is_made_once_and_left_whole(tmp_path, fake):
@@ -197,20 +204,60 @@ def test_an_unpacked_copy_is_made_once_and_left_whole(tmp_path, fake):
     (folder / "mark").touch()
     assert store.stage(image, tmp_path / "node", unpacked=True, program=fake) == folder
     assert (folder / "mark").exists()
-    assert not [name for name in os.listdir(tmp_path / "node") if name.startswith("partial-")]
+    assert sorted(os.listdir(tmp_path / "node")) == sorted([folder.name, "lock"])
 
 
-def test_a_worker_goes_by_the_path_alone_and_a_path_outside_is_left_alone(tmp_path, fake):
+def test_a_worker_killed_while_it_unpacks_takes_the_program_with_it_before_the_next_begins(tmp_path, fake, monkeypatch):
     store, (image, _) = two_images(tmp_path, fake)
-    with hold(image.path):
+    node = tmp_path / "node"
+    monkeypatch.setenv("FAKE_SLEEP", "60")
+    killed = fork(lambda: store.stage(image, node, unpacked=True, program=fake))
+    until(lambda: unpacking(node))
+    monkeypatch.setenv("FAKE_SLEEP", "0")
+    os.kill(killed, signal.SIGKILL)
+    wait(killed)
+    folder = store.stage(image, node, unpacked=True, program=fake)
+    assert unpacking(node) == []
+    assert (folder / "whole").read_bytes() == image.path.read_bytes()
+    assert sorted(os.listdir(node)) == sorted([folder.name, "lock"])
+
+
+def unpacking(node):
+    found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [words for words in found if "--sandbox" in words and any(str(node) in word for word in words)]
+
+
+def test_copies_that_nobody_uses_make_room_for_a_new_one_the_longest_unused_first(tmp_path, fake, monkeypatch):
+    monkeypatch.setattr(stage, "KEPT", 2)
+    store, images = store_of(tmp_path), []
+    for name in ("one", "two", "three", "four"):
+        images.append(store.build(make_definition(tmp_path, name), "scratch", program=fake))
+    node = tmp_path / "node"
+    half = node / "partial-of-a-killed-worker"
+    half.mkdir(parents=True)
+    with used(images[0], node, fake) as first:
+        for age, image in ((2, images[1]), (1, images[2])):
+            with used(image, node, fake) as copy:
+                pass
+            os.utime(copy, (time.time() - age, time.time() - age))
+        os.utime(first, (1, 1))
+        with used(images[3], node, fake) as last:
+            assert sorted(node.iterdir()) == sorted([first, copy, last, node / "lock"])
+    with used(images[3], node, fake) as last:
+        assert sorted(node.iterdir()) == sorted([copy, last, node / "lock"])
+
+
+def test_a_worker_goes_by_the_path_alone_and_a_path_outside_is_left_alone(tmp_path, fake, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    store, (image, _) = two_images(tmp_path, fake)
+    with near(image.path, tmp_path / "node") as copy:
         assert store.gc(keep_bytes=0, dry_run=True)[0].digest != image.digest
-    assert stage(image.path, tmp_path / "node").read_bytes() == image.path.read_bytes()
+        assert (copy / "whole").read_bytes() == image.path.read_bytes()
     other = tmp_path / "mine.sif"
-    with hold(other):
-        assert stage(other, tmp_path / "node") == other
-    assert stored(other) is None
+    with near(other, tmp_path / "node") as copy:
+        assert copy == other
     image.path.unlink()
-    with pytest.raises(UserError, match="is gone or damaged"), hold(image.path):
+    with pytest.raises(UserError, match="is gone or damaged"), near(image.path, tmp_path / "node"):
         pass
 
 

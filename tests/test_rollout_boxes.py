@@ -2,9 +2,9 @@
 
 import os
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
-from prorl_cli import images
 from prorl_cli.recipe import Sandbox
 from prorl_cli.rollout.boxes import _near, scratch_folder
 from tests.images_kit import fake, make_definition, store_of
@@ -21,17 +21,12 @@ def test_an_image_of_the_cache_is_copied_to_the_node_once_and_any_other_is_used_
     built = store.build(make_definition(tmp_path), program=fake)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     wanted = Sandbox(runtime="apptainer", image=str(built.path))
-    copies = [_near(wanted).image for _ in range(2)]
-    assert copies == [str(scratch_folder() / "images" / built.path.stem)] * 2
-    whole = Path(copies[0]) / "whole"
-    assert whole.read_bytes() == built.path.read_bytes() and whole.is_relative_to(tmp_path / "node")
-    elsewhere = Sandbox(runtime="apptainer", image=str(tmp_path / "mine.sif"))
-    assert _near(elsewhere) == elsewhere and _near(Sandbox()) == Sandbox()
-
-
-def test_an_image_that_a_worker_uses_is_not_removed(tmp_path, fake):
-    store = store_of(tmp_path)
-    built = store.build(make_definition(tmp_path), program=fake)
-    with images.hold(built.path):
+    with ExitStack() as use:
+        copies = [_near(wanted, use).image for _ in range(2)]
+        assert copies == [str(scratch_folder() / "images" / built.path.stem)] * 2
+        whole = Path(copies[0]) / "whole"
+        assert whole.read_bytes() == built.path.read_bytes() and whole.is_relative_to(tmp_path / "node")
         assert store.gc(keep_bytes=0) == [] and built.path.exists()
+        elsewhere = Sandbox(runtime="apptainer", image=str(tmp_path / "mine.sif"))
+        assert _near(elsewhere, use) == elsewhere and _near(Sandbox(), use) == Sandbox()
     assert len(store.gc(keep_bytes=0)) == 1 and not built.path.exists()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Any
-
-import psutil
 
 from prorl_cli.errors import UserError
+from prorl_cli.fsio.identity import still_runs
 from prorl_cli.recipe import Recipe
 from prorl_cli.rundir import RunDir
 from prorl_cli.slurm.attempt import begin
@@ -44,19 +42,10 @@ def at_work(run: RunDir, attempt: int) -> str:
     if owner is None or ("job_id" in owner and asked):
         return ""
     if owner["host"] == socket.gethostname() and "job_id" not in owner:
-        here = _same_process(owner)
+        here = still_runs(owner["pid"], owner["pid_started"])
     else:
         here = read_outcome(run, attempt) is None and _hearts_beat(run, attempt)
     return f"process {owner['pid']} on {owner['host']}, attempt {attempt}" if here else ""
-
-
-def _same_process(owner: dict[str, Any]) -> bool:
-    try:
-        process = psutil.Process(owner["pid"])
-        started = float(owner["pid_started"])
-        return abs(process.create_time() - started) < 1 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _hearts_beat(run: RunDir, attempt: int) -> bool:

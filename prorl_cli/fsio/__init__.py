@@ -8,8 +8,10 @@ three. Called by `spool`, `metrics` and everything that leaves a file in a run d
 from prorl_cli.fsio.append import AppendFile
 from prorl_cli.fsio.liveness import DeathJudge
 from prorl_cli.fsio.publishing import (
+    clock,
     fsync_folder,
     fsync_tree,
+    last_written,
     make_folder,
     publish,
     publish_exclusive,
@@ -17,6 +19,7 @@ from prorl_cli.fsio.publishing import (
     remove_folder,
     sweep,
     temporary_folder,
+    temporary_name,
 )
 from prorl_cli.fsio.reading import OpenFile, names, read, reading
 from prorl_cli.fsio.trouble import reported
@@ -26,8 +29,10 @@ __all__ = [
     "AppendFile",
     "DeathJudge",
     "OpenFile",
+    "clock",
     "fsync_folder",
     "fsync_tree",
+    "last_written",
     "make_folder",
     "names",
     "publish",
@@ -40,5 +45,6 @@ __all__ = [
     "reported",
     "sweep",
     "temporary_folder",
+    "temporary_name",
     "write_turn",
 ]

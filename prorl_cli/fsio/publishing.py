@@ -52,7 +52,7 @@ def publish_exclusive(path: Path, data: bytes) -> bool:
 
 def temporary_folder(parent: Path) -> Path:
     """A new empty folder in `parent`, to be filled for `publish_folder`."""
-    path = _temporary_name(parent)
+    path = temporary_name(parent)
     with reported(path):
         os.mkdir(path)
     return path
@@ -88,7 +88,7 @@ def make_folder(path: Path) -> bool:
 
 def remove_folder(path: Path) -> None:
     """Take a folder out of sight at once, then delete it; what another node still holds open is left for `sweep`."""
-    hidden = _temporary_name(path.parent)
+    hidden = temporary_name(path.parent)
     with reported(path, "remove"):
         try:
             os.rename(path, hidden)
@@ -128,8 +128,8 @@ def sweep(folder: Path, older_than_s: float) -> list[Path]:
     left = [folder / name for name in names(folder) if name.startswith(TEMPORARY)]
     if not left:
         return []
-    now = _clock(folder)
-    found = [path for path in left if now - _newest(path) > older_than_s]
+    now = clock(folder)
+    found = [path for path in left if now - last_written(path) > older_than_s]
     for path in found:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -138,12 +138,33 @@ def sweep(folder: Path, older_than_s: float) -> list[Path]:
     return found
 
 
-def _temporary_name(parent: Path) -> Path:
+def temporary_name(parent: Path) -> Path:
+    """A name in `parent` that is nobody's; what is left under it `sweep` removes."""
     return parent / f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
+def clock(folder: Path) -> float:
+    """Now, by the clock of the filesystem that stamps what is in `folder`. Raises `OSError`."""
+    path = _write_temporary(folder, b"", False)
+    try:
+        return os.stat(path).st_mtime
+    finally:
+        _discard(path)
+
+
+def last_written(path: Path) -> float:
+    """When anything at or under `path` was last written; now-ish (infinity) when it vanishes meanwhile."""
+    try:
+        times = [os.lstat(path).st_mtime]
+        for folder, _, files in os.walk(path):
+            times += [os.lstat(os.path.join(folder, name)).st_mtime for name in (".", *files)]
+    except FileNotFoundError:
+        return float("inf")
+    return max(times)
+
+
 def _write_temporary(parent: Path, data: bytes, durable: bool) -> Path:
-    path = _temporary_name(parent)
+    path = temporary_name(parent)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
@@ -190,22 +211,3 @@ def _make_one(path: Path) -> bool:
         return False
     fsync_folder(path.parent)
     return True
-
-
-def _clock(folder: Path) -> float:
-    path = _write_temporary(folder, b"", False)
-    try:
-        return os.stat(path).st_mtime
-    finally:
-        _discard(path)
-
-
-def _newest(path: Path) -> float:
-    """When anything at or under `path` was last written; now-ish (infinity) when it vanishes meanwhile."""
-    try:
-        times = [os.lstat(path).st_mtime]
-        for folder, _, files in os.walk(path):
-            times += [os.lstat(os.path.join(folder, name)).st_mtime for name in (".", *files)]
-    except FileNotFoundError:
-        return float("inf")
-    return max(times)

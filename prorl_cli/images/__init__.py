@@ -5,13 +5,12 @@ line, and by the rollout worker for the image that its boxes run in.
 """
 
 from prorl_cli.images.build import BuildFailed
-from prorl_cli.images.collect import Removed
 from prorl_cli.images.definition import Definition, read_definition
 from prorl_cli.images.key import MODES, Facts, Mode, facts_here, key
-from prorl_cli.images.manifest import Image, Manifest
-from prorl_cli.images.program import Program, find_builder
-from prorl_cli.images.store import Progress, Store, cache_root, matching
-from prorl_cli.images.worker import hold, stage, stored
+from prorl_cli.images.manifest import Image
+from prorl_cli.images.program import find_builder
+from prorl_cli.images.store import Store, cache_root, matching
+from prorl_cli.images.worker import near
 
 __all__ = [
     "MODES",
@@ -19,19 +18,13 @@ __all__ = [
     "Definition",
     "Facts",
     "Image",
-    "Manifest",
     "Mode",
-    "Program",
-    "Progress",
-    "Removed",
     "Store",
     "cache_root",
     "facts_here",
     "find_builder",
-    "hold",
     "key",
     "matching",
+    "near",
     "read_definition",
-    "stage",
-    "stored",
 ]

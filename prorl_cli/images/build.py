@@ -13,19 +13,20 @@ import re
 import select
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import TypeVar
 
-from prorl_cli.errors import ProrlError
+from prorl_cli.errors import ProrlError, UserError
 from prorl_cli.images import guard
+from prorl_cli.images.build_log import BuildLog
 from prorl_cli.images.check import SMOKE, BadImage, Contents, check_header, parse_list, parse_smoke
 from prorl_cli.images.definition import Definition, Input, changed_bases, rendered
 from prorl_cli.images.digests import copied_tree
+from prorl_cli.images.key import facts_here
 from prorl_cli.images.places import scratch_folder
 from prorl_cli.images.program import Program, build_command, environment, run_command
 from prorl_cli.images.reasons import Reason, explain
@@ -38,12 +39,17 @@ SILENCE_S = 3600.0
 _TAIL = 200
 _LONGEST = 1 << 16
 
+T = TypeVar("T")
 Tell = Callable[[str, str], None]
 """Told a stage (`building`, …) and a line."""
 
 
 class BuildFailed(ProrlError):
     """No image was made; the message says why and where the log lies."""
+
+
+class NodeFault(BuildFailed):
+    """It is this node that cannot: another may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,33 +62,32 @@ class Made:
 
 
 @contextmanager
-def made(definition: Definition, program: Program, arch: str, log: IO[bytes], tell: Tell) -> Iterator[Made]:
-    """Build and prove. Raises `BuildFailed`, `UserError`, `OSError`."""
-    with scratch_folder(os.environ) as scratch:
+def made(definition: Definition, program: Program, at_once: int, log: BuildLog, tell: Tell) -> Iterator[Made]:
+    """Build and prove, `at_once - 1` others meanwhile. Raises `BuildFailed`, `UserError`, `OSError`."""
+    with _of_this_node(scratch_folder(os.environ)) as scratch:
         started = time.monotonic()
         source = scratch / f"{definition.name}.def"
         with _on_this_node():
             source.write_text(rendered(definition, _brought(definition, scratch)))
         image = scratch / "image.sif"
         work = _Work(program, scratch, log, tell)
-        work.build(image, source)
-        if changed := changed_bases(definition):
-            raise BuildFailed(f"{changed[0]} changed while it was built on: build again")
-        yield Made(path=image, contents=work.proven(image, arch), seconds=time.monotonic() - started)
+        work.build(image, source, at_once)
+        _refuse_changed_bases(definition)
+        yield Made(path=image, contents=work.proven(image, facts_here().arch), seconds=time.monotonic() - started)
 
 
 class _Work:
     """What is run for one image, each under a guard that ends it with this process."""
 
-    def __init__(self, program: Program, scratch: Path, log: IO[bytes], tell: Tell) -> None:
+    def __init__(self, program: Program, scratch: Path, log: BuildLog, tell: Tell) -> None:
         self._program = program
         self._scratch = scratch
         self._log = log
         self._tell = tell
 
-    def build(self, image: Path, source: Path) -> None:
+    def build(self, image: Path, source: Path, at_once: int) -> None:
         """Until it succeeds, fails for good, or the pauses are used up."""
-        command = build_command(self._program, image, source, share_here())
+        command = build_command(self._program, image, source, share_here(at_once))
         for pause in (*RETRY_S, None):
             image.unlink(missing_ok=True)
             code, said = self.run("building", command)
@@ -90,7 +95,7 @@ class _Work:
                 return
             reason = _reason(code, said)
             if not reason.transient or pause is None:
-                raise BuildFailed(f"{reason.words} (exit code {code})")
+                raise (NodeFault if reason.nodes else BuildFailed)(f"{reason.words} (exit code {code})")
             self._tell("building", f"{reason.words}; again in {pause:.0f} s")
             time.sleep(pause)
 
@@ -108,7 +113,8 @@ class _Work:
         """The exit code and the last `kept` lines; every line goes to the log, and those of a build are told."""
         self._log.write(f"+ {command}\n".encode())
         lines: collections.deque[str] = collections.deque(maxlen=kept)
-        with _guarded(command, self._scratch, environment(self._program, os.environ, self._scratch)) as process:
+        env = environment(self._program, os.environ, self._scratch)
+        with _of_this_node(guard.guarded(command, self._scratch, env)) as process:
             for line in _lines(process, self._log):
                 lines.append(line)
                 if stage == "building":
@@ -118,32 +124,35 @@ class _Work:
 
 @contextmanager
 def _on_this_node() -> Iterator[None]:
-    """What this node refuses is no fault of the cache."""
+    """What this node refuses is no fault of the cache, nor of the definition."""
     try:
         yield
     except OSError as error:
-        raise BuildFailed(f"this node refuses: {error}") from error
+        raise NodeFault(f"this node refuses: {error}") from error
 
 
 @contextmanager
-def _guarded(command: Sequence[str], scratch: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    words = [sys.executable, "-I", "-S", "-B", guard.__file__, str(scratch), *command]
-    pipe = subprocess.PIPE
-    with _on_this_node():
-        process = subprocess.Popen(
-            words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=env, cwd="/", umask=0o022,
-            start_new_session=True,
-        )  # fmt: skip
-    assert process.stdin and process.stdout
+def _of_this_node(begun: AbstractContextManager[T]) -> Iterator[T]:
+    """What `begun` yields; where it is refused, this node cannot."""
+    with ExitStack() as stack:
+        try:
+            with _on_this_node():
+                value = stack.enter_context(begun)
+        except UserError as error:
+            raise NodeFault(str(error)) from error
+        yield value
+
+
+def _refuse_changed_bases(definition: Definition) -> None:
     try:
-        yield process
-    finally:
-        process.stdin.close()
-        process.wait()
-        process.stdout.close()
+        changed = changed_bases(definition)
+    except OSError as error:
+        raise BuildFailed(f"{error.filename or 'a base'} cannot be read any more: {error.strerror}") from error
+    if changed:
+        raise BuildFailed(f"{changed[0]} changed while it was built on: build again")
 
 
-def _lines(process: subprocess.Popen[bytes], log: IO[bytes]) -> Iterator[str]:
+def _lines(process: subprocess.Popen[bytes], log: BuildLog) -> Iterator[str]:
     assert process.stdout
     rest = b""
     while True:
@@ -161,7 +170,7 @@ def _lines(process: subprocess.Popen[bytes], log: IO[bytes]) -> Iterator[str]:
 
 def _reason(code: int, said: Sequence[str]) -> Reason:
     if code in (128 + 9, 137):
-        return Reason(False, "the builder was killed, as by a job's memory limit")
+        return Reason(False, "the builder was killed, as by a job's memory limit", nodes=True)
     return explain(said)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import secrets
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from prorl_cli import fsio
 from prorl_cli.errors import UserError
 from prorl_cli.images.check import BadImage, check_header
 from prorl_cli.images.manifest import FORMAT, Image, Manifest
-from prorl_cli.images.shelf import TEMPORARY, Shelf, copy_hashed
+from prorl_cli.images.shelf import Shelf, copy_hashed
 
 _MANIFEST, _IMAGE = "manifest.json", "image.sif"
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -31,7 +30,7 @@ _LARGEST = 1 << 24
 
 def export(image: Image, path: Path) -> None:
     """Write `path`, whole or not at all. Raises `UserError`."""
-    partial = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    partial = fsio.temporary_name(path.parent)
     manifest = msgspec.json.format(msgspec.json.encode(image.manifest))
     head = tarfile.TarInfo(_MANIFEST)
     head.size = len(manifest)

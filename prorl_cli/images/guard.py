@@ -2,7 +2,7 @@
 
 Run as a file, with the standard library alone: `guard.py SCRATCH COMMAND…`. Its standard input is a pipe that the
 builder holds open; when that closes, or the command ends, everything below this process is killed. When it closed,
-SCRATCH is removed, with what belongs to the ids of a user namespace. Refuses nothing. Called by `build`.
+SCRATCH is removed, with what belongs to the ids of a user namespace. Refuses nothing. Called by `build` and `stage`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,34 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+_SET_PDEATHSIG = 1
 _SET_CHILD_SUBREAPER = 36
 _NEW_USER_NAMESPACE = 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def guarded(
+    command: Sequence[str], scratch: Path, env: Mapping[str, str], held: Sequence[int] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The command under a guard, over when the block is. Locks of descriptors in `held` last until it is, too."""
+    words = [sys.executable, "-I", "-S", "-B", __file__, str(scratch), *command]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=env, cwd="/", umask=0o022, pass_fds=held,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdin and process.stdout
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
 
 
 def main(scratch: str, command: list[str]) -> int:
@@ -51,7 +74,7 @@ def remove(folder: str) -> None:
 
 def _run(command: list[str]) -> tuple[int, bool]:
     """The exit code, and whether the builder went first."""
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_default_signals)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_below(os.getpid()))
     ended = os.pidfd_open(child.pid)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
@@ -64,9 +87,17 @@ def _run(command: list[str]) -> tuple[int, bool]:
     return child.wait(), False
 
 
-def _default_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+def _below(guard: int) -> Callable[[], None]:
+    """What the command does before its exec: it hears signals again, and ends even where its guard is killed."""
+
+    def prepare() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        _libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != guard:
+            os._exit(1)
+
+    return prepare
 
 
 def _kill_below() -> None:

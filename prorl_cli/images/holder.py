@@ -18,6 +18,7 @@ import msgspec
 import psutil
 
 from prorl_cli import fsio
+from prorl_cli.fsio.identity import still_runs
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +39,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gone(self) -> bool:
         """It is dead, for this kernel says so; False also where that cannot be told."""
-        if (self.boot, self.namespace) != (_boot(), _namespace()):
-            return False
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.started) > 1
-        except psutil.NoSuchProcess:
-            return True
-        except psutil.Error:
-            return False
+        here = (self.boot, self.namespace) == (_boot(), _namespace())
+        return here and not still_runs(self.pid, self.started)
 
 
 class _Turn(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,14 +77,6 @@ class Image:
     def built_s(self) -> float:
         return self.manifest.built_s
 
-    @property
-    def runtime(self) -> str:
-        return self.manifest.runtime
-
-    @property
-    def packages(self) -> dict[str, list[str]]:
-        return self.manifest.packages
-
 
 def object_name(digest: str) -> str:
     """The file of an image, wherever it lies."""

@@ -16,10 +16,11 @@ _MOST = 4 << 30
 """Bytes that packing profits from."""
 
 
-def share_here() -> Share:
-    """Half of the memory that is free for this process."""
+def share_here(at_once: int) -> Share:
+    """Of one of so many builds; together they get half of the memory that is free for this process."""
     free = min([_available(), *_limits(Path("/proc/self/cgroup").read_text())])
-    return Share(processors=len(os.sched_getaffinity(0)), memory=min(free // 2, _MOST))
+    processors = max(len(os.sched_getaffinity(0)) // at_once, 1)
+    return Share(processors=processors, memory=min(free // 2 // at_once, _MOST))
 
 
 def _available() -> int:

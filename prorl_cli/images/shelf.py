@@ -12,7 +12,6 @@ import errno
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +26,6 @@ from prorl_cli.images.key import MODES
 from prorl_cli.images.manifest import Image, Manifest, object_name
 
 _REFERENCE = re.compile(r"(?P<key>[0-9a-f]{64})\.(?P<number>\d{6})\.json")
-TEMPORARY = ".tmp-"
 _REMEDIES = {
     errno.ENOSPC: "free space there (`prorl cache gc`), or say another folder in PRORL_CACHE",
     errno.EDQUOT: "your quota is used up: `prorl cache gc`, or say another folder in PRORL_CACHE",
@@ -103,7 +101,7 @@ class Shelf:
     @contextmanager
     def incoming(self) -> Iterator[tuple[IO[bytes], Path]]:
         """A new file among the objects, gone at the end of the block unless it got a name there."""
-        path = self.objects / f"{TEMPORARY}{secrets.token_hex(8)}"
+        path = fsio.temporary_name(self.objects)
         with self.writing():
             try:
                 with path.open("xb") as file:

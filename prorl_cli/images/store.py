@@ -20,7 +20,8 @@ from pathlib import Path
 from prorl_cli import fsio
 from prorl_cli.errors import ProrlError, UserError
 from prorl_cli.images import bundle, collect, stage
-from prorl_cli.images.build import BuildFailed, Made, made
+from prorl_cli.images.build import BuildFailed, Made, NodeFault, made
+from prorl_cli.images.build_log import BuildLog
 from prorl_cli.images.check import BadImage, check_header
 from prorl_cli.images.contest import GRACE_S, Claim, Contest, GiveUp, Reuse
 from prorl_cli.images.definition import Definition
@@ -63,12 +64,14 @@ def matching(images: Sequence[Image], wanted: str) -> list[Image]:
 
 
 class Store:
-    """The cache in `root`. `grace_s`: silence after which a builder, or a user of an image, counts as dead."""
+    """The cache in `root`. `grace_s`: silence after which a builder, or a user of an image, counts as dead; `at_once`:
+    how many images this process builds at the same time."""
 
-    def __init__(self, root: Path, *, grace_s: float = GRACE_S) -> None:
+    def __init__(self, root: Path, *, grace_s: float = GRACE_S, at_once: int = 1) -> None:
         self.root = root
         self._shelf = Shelf(root)
         self._grace = grace_s
+        self._at_once = at_once
 
     def images(self) -> list[Image]:
         """The newest whole image of every key, newest first."""
@@ -152,15 +155,12 @@ class Store:
         """Remove images not used for `keep_s`, then the longest unused until the rest is no larger than `keep_bytes`;
         never one in use. Without either, only what killed processes left."""
         self._shelf.prepare()
-        if not dry_run:
-            with self._shelf.writing():
-                collect.forget_silent_uses(self._shelf, self._grace)
-        return collect.collect(self._shelf, keep_bytes=keep_bytes, keep_s=keep_s, dry_run=dry_run)
+        return collect.collect(self._shelf, grace_s=self._grace, keep_bytes=keep_bytes, keep_s=keep_s, dry_run=dry_run)
 
     def stage(self, image: Image, folder: Path, *, unpacked: bool = False, program: Program | None = None) -> Path:
         """A proven copy on this node's own disk, one a node: a SIF file, or the folder of an unpacked image."""
         if unpacked:
-            return stage.unpacked(image, folder, program or find_builder())
+            return stage.unpacked(image, folder, program)
         return stage.staged(image, folder)
 
     def export(self, image: Image, path: Path) -> None:
@@ -215,17 +215,18 @@ class Store:
                 with self._shelf.writing():
                     image = self._attempt(order, number, log)
             except ProrlError as error:
-                words = f"{order.definition.name}: {error}: its log is {log}"
-                lease.say(number, End(outcome="failed", words=words))
-                raise type(error)(words) from error
+                words = f"{error}: its log is {log}"
+                # For who waits: what one node cannot, another tries.
+                lease.say(number, End(outcome="left" if isinstance(error, NodeFault) else "failed", words=words))
+                raise type(error)(f"{order.definition.name}: {words}") from error
             if image:
                 lease.say(number, End(outcome="built"))
             return image
 
     def _attempt(self, order: _Order, number: int, log: Path) -> Image | None:
         with (
-            log.open("wb", buffering=0) as file,
-            made(order.definition, order.program, order.facts.arch, file, order.tell) as result,
+            log.open("w+b") as file,
+            made(order.definition, order.program, self._at_once, BuildLog(file), order.tell) as result,
             self._shelf.incoming() as (incoming, path),
             result.path.open("rb") as source,
         ):

@@ -48,8 +48,14 @@ def last_use(folder: Path) -> float:
 
 def uses(folder: Path) -> list[Path]:
     """Uses that are not proven to be over."""
-    found = [folder / name for name in fsio.names(folder) if name.startswith("use-")]
-    return [path for path in found if not _proven_dead(path)]
+    return [path for path in _marks(folder) if not _proven_dead(path)]
+
+
+def over(folders: Sequence[Path], mark: Path, grace_s: float) -> set[Path]:
+    """Uses of processes that are dead, or do not move while we look and write to `mark`."""
+    marks = {path for folder in folders for path in _marks(folder)}
+    left = [path for path in marks if not _proven_dead(path)]
+    return marks - {*left} | silent(left, mark, grace_s)
 
 
 def silent(paths: Sequence[Path], mark: Path, grace_s: float) -> set[Path]:
@@ -75,6 +81,10 @@ def silent(paths: Sequence[Path], mark: Path, grace_s: float) -> set[Path]:
         time.sleep(grace_s / 20)
     mark.unlink(missing_ok=True)
     return dead
+
+
+def _marks(folder: Path) -> list[Path]:
+    return [folder / name for name in fsio.names(folder) if name.startswith("use-")]
 
 
 def _proven_dead(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""An image by the path that a run recorded, for the nodes that run its boxes: held while they run, copied once a node.
+"""An image by the path that a run recorded, for a node that runs its boxes: held while they run, copied once a node.
 
 A path that is in no cache is used as it is. Called by the rollout worker.
 """
@@ -12,9 +12,27 @@ from pathlib import Path
 
 from prorl_cli.errors import UserError
 from prorl_cli.images.manifest import Image, object_name
+from prorl_cli.images.stage import used
 from prorl_cli.images.store import Store
 
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def near(path: Path, folder: Path) -> Iterator[Path]:
+    """Its copy on this node's own disk, unpacked in `folder`. While the block lasts no worker removes the copy, nor
+    `prorl cache gc` the image; in a cache that this user cannot write, it is used all the same. Raises `UserError`."""
+    found = stored(path)
+    if found is None:
+        yield path
+        return
+    store, image = found
+    with ExitStack() as use:
+        try:
+            use.enter_context(store.hold(image))
+        except UserError as error:
+            log.warning("%s is used without a mark: %s", path, error)
+        yield use.enter_context(used(image, folder))
 
 
 def stored(path: Path) -> tuple[Store, Image] | None:
@@ -27,26 +45,3 @@ def stored(path: Path) -> tuple[Store, Image] | None:
     if image is None:
         raise UserError(f"{path} is gone or damaged: `prorl cache build` makes it anew")
     return store, image
-
-
-@contextmanager
-def hold(path: Path) -> Iterator[None]:
-    """`prorl cache gc` does not remove the image while the block lasts. Raises `UserError`.
-
-    In a cache that this user cannot write, the image is used all the same.
-    """
-    found = stored(path)
-    with ExitStack() as use:
-        if found:
-            try:
-                use.enter_context(found[0].hold(found[1]))
-            except UserError as error:
-                stored(path)
-                log.warning("%s is used without a mark: %s", path, error)
-        yield
-
-
-def stage(path: Path, folder: Path, *, unpacked: bool = False) -> Path:
-    """Its copy on this node's own disk. Raises `UserError`."""
-    found = stored(path)
-    return path if found is None else found[0].stage(found[1], folder, unpacked=unpacked)

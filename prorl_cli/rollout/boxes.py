@@ -9,7 +9,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from prorl_cli import images
@@ -21,8 +21,9 @@ from prorl_cli.sandbox import BoxFactory, open_boxes
 @asynccontextmanager
 async def opened_boxes(sandbox: Sandbox, serve: Sequence[str]) -> AsyncIterator[BoxFactory]:
     """A factory with a warm parent, whose boxes serve those tools. Raises `UserError`."""
-    with images.hold(Path(sandbox.image)):
-        near = await asyncio.to_thread(_near, sandbox)
+    image = ExitStack()
+    try:
+        near = await asyncio.to_thread(_near, sandbox, image)
         boxes = await open_boxes(near, scratch=scratch_folder(), serve=serve)
         # Records name the image, wherever its copy lies.
         boxes.image = sandbox.image or boxes.image
@@ -30,9 +31,11 @@ async def opened_boxes(sandbox: Sandbox, serve: Sequence[str]) -> AsyncIterator[
             yield boxes
         finally:
             await boxes.close()
+    finally:
+        await asyncio.to_thread(image.close)
 
 
-def _near(sandbox: Sandbox) -> Sandbox:
+def _near(sandbox: Sandbox, use: ExitStack) -> Sandbox:
     """With the copy of its image on this node's disk, where the image is one of the cache; it stays for later runs.
 
     Unpacked: of a packed one, what belongs to root (a repository in /testbed) cannot be changed in a box, bwrap reads
@@ -40,7 +43,7 @@ def _near(sandbox: Sandbox) -> Sandbox:
     """
     if not sandbox.image:
         return sandbox
-    copy = images.stage(Path(sandbox.image), scratch_folder() / "images", unpacked=True)
+    copy = use.enter_context(images.near(Path(sandbox.image), scratch_folder() / "images"))
     return sandbox.model_copy(update={"image": str(copy)})
 
 

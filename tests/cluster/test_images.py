@@ -11,6 +11,7 @@ import pytest
 
 from prorl_cli.images import BuildFailed, Store, find_builder, read_definition
 from prorl_cli.images.build import _Work
+from prorl_cli.images.build_log import BuildLog
 from prorl_cli.images.program import run_command
 from tests.conftest import need
 from tests.images import apptainer_works, image
@@ -86,7 +87,7 @@ def test_an_image_is_built_proven_run_staged_unpacked_and_removed(tmp_path, scra
     built = store.build(definition, "lock")
     assert store.build(definition, "lock") == built
     assert store.verify(built) == ""
-    assert built.runtime == str(find_builder())
+    assert built.manifest.runtime == str(find_builder())
     assert (built.manifest.bash[0], built.manifest.python) == ("5", "")
     assert said_in(built.path, "cat /opt/copied /opt/tree/deep/file; echo $SAID") == "hellodeepyes\n"
     node = tmp_path / "node"
@@ -134,8 +135,8 @@ def test_an_image_with_a_damaged_block_does_not_pass_for_proven(tmp_path, scratc
     with damaged.open("r+b") as file:
         file.seek(damaged.stat().st_size // 2)
         file.write(b"\xff" * (1 << 16))
-    with (tmp_path / "log").open("wb") as log:
-        work = _Work(find_builder(), scratch, log, lambda *_: None)
+    with (tmp_path / "log").open("w+b") as log:
+        work = _Work(find_builder(), scratch, BuildLog(log), lambda *_: None)
         found = work.proven(image("sif"), "")
         assert found.python.startswith("3.")
         assert any(line.startswith("python3-minimal=") for line in found.packages["system"])

@@ -22,9 +22,8 @@ def apptainer():
 
 def answers(sif, scratch, *calls):
     """What the tools say, one after the other, in one box of the image, copied to the node as a worker does."""
-    near = images.stage(Path(sif), FOLDER / "node", unpacked=True)
 
-    async def scene():
+    async def scene(near):
         serve = ("bash", "python")
         async with opened("apptainer", scratch, serve=serve, image=str(near), memory="1GiB", processes=256) as factory:
             box = await factory.start()
@@ -34,7 +33,8 @@ def answers(sif, scratch, *calls):
             await box.close()
             return results
 
-    results = asyncio.run(scene())
+    with images.near(Path(sif), FOLDER / "node") as copy:
+        results = asyncio.run(scene(copy))
     assert settle() == []
     assert {result.outcome for result in results} == {"ok"}, results
     return [result.output.strip() for result in results]
