@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl_cli.images import MODES, Facts, key, read_definition
+from prorl_cli.images import MODES, key, read_definition
+from prorl_cli.images.key import Facts
 from tests.images_kit import write_definition
 
 HERE = Facts(arch="amd64")

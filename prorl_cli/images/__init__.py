@@ -6,9 +6,8 @@ line, and by the rollout worker for the image that its boxes run in.
 
 from prorl_cli.images.build import BuildFailed
 from prorl_cli.images.definition import Definition, read_definition
-from prorl_cli.images.key import MODES, Facts, Mode, facts_here, key
+from prorl_cli.images.key import MODES, Mode, facts_here, key
 from prorl_cli.images.manifest import Image
-from prorl_cli.images.program import find_builder
 from prorl_cli.images.store import Store, cache_root, matching
 from prorl_cli.images.worker import near
 
@@ -16,13 +15,11 @@ __all__ = [
     "MODES",
     "BuildFailed",
     "Definition",
-    "Facts",
     "Image",
     "Mode",
     "Store",
     "cache_root",
     "facts_here",
-    "find_builder",
     "key",
     "matching",
     "near",

@@ -92,8 +92,9 @@ def _tidy(shelf: Shelf) -> None:
     _unlink(_older(_within(shelf.logs), now - LOGS_S))
     for folder in _older(leases, now - LOGS_S):
         fsio.remove_folder(folder)
+    there = {_digest(name) for name in _objects(shelf)}
     for folder in _older(users, now - ABANDONED_S):
-        if not shelf.object(folder.name).exists() and not uses(folder):
+        if folder.name not in there and not uses(folder):
             fsio.remove_folder(folder)
 
 

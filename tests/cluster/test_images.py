@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prorl_cli.images import BuildFailed, Store, find_builder, read_definition
+from prorl_cli.images import BuildFailed, Store, read_definition
 from prorl_cli.images.build import _Work
 from prorl_cli.images.build_log import BuildLog
-from prorl_cli.images.program import run_command
+from prorl_cli.images.program import find_builder, run_command
 from tests.conftest import need
 from tests.images import apptainer_works, image
 from tests.killing import fork, wait
