@@ -7,11 +7,12 @@ Only boxes themselves are needed; all else says why they are not better, each wi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import platform
+import pwd
 import re
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -167,8 +168,7 @@ def _try_overlay(scratch: str) -> str:
 
 async def _try_boxes() -> tuple[str, str]:
     """Why boxes of bwrap with a root of their own do not work, and what they do without."""
-    logging.getLogger("prorl_cli.sandbox").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, _unheard("prorl_cli.sandbox"):
         try:
             factory = await open_boxes(Sandbox(runtime="bwrap"), scratch=Path(scratch), serve=["bash"])
         except ProrlError as error:
@@ -176,6 +176,18 @@ async def _try_boxes() -> tuple[str, str]:
         note = factory.note
         await factory.close()
         return "", note
+
+
+@contextlib.contextmanager
+def _unheard(room: str) -> Iterator[None]:
+    """Its warnings are findings here."""
+    logger = logging.getLogger(room)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _container() -> str:
@@ -195,9 +207,13 @@ def _cgroups() -> str:
 
 def _has_subuids() -> bool:
     """By file or by directory service."""
-    name = tried("id", "-un")[1]
+    number = str(os.getuid())
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = number
     listed = {line.split(":")[0] for line in _read(Path("/etc/subuid")).splitlines()}
-    return bool(listed & {name, str(os.getuid())}) or (bool(shutil.which("getsubids")) and tried("getsubids", name)[0])
+    return bool(listed & {name, number}) or tried("getsubids", name)[0]
 
 
 def _read(path: Path) -> str:

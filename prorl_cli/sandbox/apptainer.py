@@ -7,18 +7,18 @@ there, and a machine without Apptainer or Singularity. Called by `factory`.
 
 from __future__ import annotations
 
+import compileall
 import csv
 import hashlib
 import io
 import json
-import logging
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from prorl_cli import nodelocal
 from prorl_cli.errors import UserError
@@ -26,8 +26,7 @@ from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import flavour, root
 from prorl_cli.sandbox.boxed.launched import BOX, LAYER, START_S, complaint
 from prorl_cli.sandbox.parent import GATES
-
-log = logging.getLogger(__name__)
+from prorl_cli.sandbox.runtimes import Zygote
 
 PROGRAMS = ("apptainer", "singularity")
 
@@ -50,6 +49,16 @@ _TAIL_S = 110.0
 """A box asked for while 64 others are: those before it take 0.1–0.3 s of processor each."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """What was found here, once a worker: the `prefix` of the program's environment, whether boxes can keep a `layer`
+    on disk, and what they do without."""
+
+    prefix: str
+    layer: bool
+    note: str
+
+
 class Apptainer:
     """Boxes from `image`, which records name."""
 
@@ -62,31 +71,27 @@ class Apptainer:
         self.image = str(Path(sandbox.image).absolute())
         self._tools = tools
         self._limits = root.limits_of(sandbox)
-        self._own = Path()
+        self._node: _Node | None = None
 
-    def command(self, control: int, own: Path | None) -> list[str]:
+    def zygote(self, control: int, own: Path | None) -> Zygote:
         assert own, "its zygote has a folder"
-        self._own = own
-        return root.plain_command(control, own)
-
-    def facts(self) -> dict[str, Any]:
-        program = find_program()
+        program, python = find_program(), root.find_python(root.interpreter())
         if not Path(self.image).exists():
             raise UserError(f"sandbox.image: there is no {self.image}")
-        environment = _environment(program, flavour.read(_said_version(program)), self._own)
-        python = root.find_python(root.interpreter())
         mounts = [word for bind in root.prorl_binds(python, self._tools) for word in ("--mount", _mount(*bind))]
         start = [program, "exec", *_WALLS, *mounts]
-        layer = self._layer_works(start, python, environment)
-        kept = self._layer_words() if layer else _IN_MEMORY
-        return {
+        node = self._node = self._node or self._try(start, python, own)
+        kept = _layer_words(own, BOX) if node.layer else _IN_MEMORY
+        facts = {
             "tools": self._tools.names,
-            "launch": [*start, *kept, self.image, *self._serve(python, layer)],
-            "environment": environment,
-            "layer": layer,
-            "gate": str(self._own.parent / GATES),
+            "launch": [*start, *kept, self.image, *self._serve(python, node.layer)],
+            "environment": _environment(program, node.prefix, own),
+            "layer": node.layer,
+            "note": node.note,
+            "gate": str(own.parent / GATES),
             "widths": gate_widths(self.image, os.cpu_count() or 1),
         }
+        return Zygote(command=root.plain_command(control, own), facts=facts)
 
     def _serve(self, python: root.Python, layer: bool) -> list[str]:
         tools = {"serve": self._tools.serve, "tools": self._tools.inside}
@@ -94,25 +99,29 @@ class Apptainer:
         config = {"limits": self._limits, "own": root.HOME, **seen, **tools}
         return python.command("-c", root.FURNISH, f"{root.HOME}/prorl_cli", json.dumps(config))
 
-    def _layer_words(self) -> list[str]:
-        folder = f"{self._own}/{BOX}/{LAYER}"
-        return ["--overlay", folder, "--mount", _mount(folder, _SEEN_LAYER)]
-
-    def _layer_works(self, start: Sequence[str], python: root.Python, environment: dict[str, str]) -> bool:
-        """Whether boxes can write to the node's disk: tried once."""
-        if not _PLAIN_PATH.fullmatch(str(self._own)):
-            log.warning("boxes write to memory: their folder has a name that `--overlay` does not take: %s", self._own)
-            return False
-        (self._own / "trial" / LAYER).mkdir(parents=True)
-        words = [word.replace(BOX, "trial") for word in self._layer_words()]
+    def _try(self, start: Sequence[str], python: root.Python, own: Path) -> _Node:
+        """By a trial box that writes. Python is run there without leave to keep bytecode: it must be there before."""
+        compileall.compile_dir(root.PACKAGE / "sandbox" / "boxed", quiet=2)
+        prefix = flavour.read(_said_version(start[0])).prefix
+        if not _PLAIN_PATH.fullmatch(str(own)):
+            note = f"they write to memory: their folder has a name that `--overlay` does not take: {own}"
+            return _Node(prefix=prefix, layer=False, note=note)
+        (own / "trial" / LAYER).mkdir(parents=True)
         write = python.command("-c", "open('/.prorl-was-here', 'w')")
-        ended, said = _run([*start, *words, self.image, *write], environment)
-        nodelocal.remove(self._own / "trial")
+        command = [*start, *_layer_words(own, "trial"), self.image, *write]
+        ended, said = _run(command, _environment(start[0], prefix, own))
+        nodelocal.remove(own / "trial")
+        notes = []
         if flavour.unpacks(said):
-            log.warning("%s cannot be mounted here: every box copies all of it first (is /dev/fuse there?)", self.image)
+            notes.append(f"{self.image} cannot be mounted here: each copies all of it first (is /dev/fuse there?)")
         if ended:
-            log.warning("boxes write to memory, for `--overlay` does not work here: %s", complaint(said))
-        return not ended
+            notes.append(f"they write to memory, for `--overlay` does not work here: {complaint(said)}")
+        return _Node(prefix=prefix, layer=not ended, note="; ".join(notes))
+
+
+def _layer_words(own: Path, box: str) -> list[str]:
+    folder = f"{own}/{box}/{LAYER}"
+    return ["--overlay", folder, "--mount", _mount(folder, _SEEN_LAYER)]
 
 
 def gate_widths(image: str, cores: int) -> dict[str, int]:
@@ -151,13 +160,13 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> tuple[int, str]
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 
-def _environment(program: str, kind: flavour.Flavour, own: Path) -> dict[str, str]:
+def _environment(program: str, prefix: str, own: Path) -> dict[str, str]:
     """The launcher's whole environment: no proxy, no bus (#3607), nothing that it would take as an option of ours.
 
     What it keeps and unpacks goes to the zygote's folder, not to a home that every node shares.
     """
     path = f"{Path(program).parent}:{root.CLEAN['PATH']}"
-    kept = {f"{kind.prefix}_{name}": str(own) for name in ("CONFIGDIR", "TMPDIR")}
+    kept = {f"{prefix}_{name}": str(own) for name in ("CONFIGDIR", "TMPDIR")}
     return {"PATH": path, "LANG": root.CLEAN["LANG"], "HOME": str(own), **kept}
 
 

@@ -82,12 +82,11 @@ class Parent:
             errors = undo.enter_context(tempfile.TemporaryFile())
             own = await asyncio.to_thread(_own_folder, scratch) if runtime.writes else None
             undo.callback(_give_up, own)
-            command = await asyncio.to_thread(runtime.command, theirs.fileno(), own.folder if own else None)
-            facts = await asyncio.to_thread(runtime.facts)
-            parent = cls(_spawn(command, theirs, errors), ours, errors, own, runtime.ready_s)
+            zygote = await asyncio.to_thread(runtime.zygote, theirs.fileno(), own.folder if own else None)
+            parent = cls(_spawn(zygote.command, theirs, errors), ours, errors, own, runtime.ready_s)
             undo.pop_all()
         try:
-            await parent._greet(_configuration(runtime.name, sandbox, own) | facts)
+            await parent._greet(_configuration(runtime.name, sandbox, own) | zygote.facts)
         except BaseException:
             parent.kill()
             raise

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from prorl_cli.errors import UserError
-from prorl_cli.sandbox import capabilities, hostroot, root
+from prorl_cli.recipe import ANYTHING
+from prorl_cli.sandbox import hostroot, root
 from prorl_cli.sandbox.boxed.isolation import NOBODY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zygote:
+    """Its `command` line, and the `facts` that its kind of boxes must know besides the limits."""
+
+    command: list[str]
+    facts: dict[str, Any]
 
 
 class Runtime(Protocol):
@@ -26,11 +37,8 @@ class Runtime(Protocol):
     ready_s: float
     writes: bool
 
-    def command(self, control: int, own: Path | None) -> list[str]:
-        """The command line of a zygote with folder `own`; it inherits descriptor `control`. Raises `UserError`."""
-
-    def facts(self) -> dict[str, Any]:
-        """What the zygote's kind of boxes must know besides the limits; asked after `command`. Raises `UserError`."""
+    def zygote(self, control: int, own: Path | None) -> Zygote:
+        """One with folder `own`; it inherits descriptor `control`. Raises `UserError`."""
 
 
 class Process:
@@ -44,12 +52,10 @@ class Process:
     def __init__(self, tools: root.Tools) -> None:
         self._tools = tools
 
-    def command(self, control: int, own: Path | None) -> list[str]:
+    def zygote(self, control: int, own: Path | None) -> Zygote:
         assert own, "its zygote has a folder"
-        return root.plain_command(control, own)
-
-    def facts(self) -> dict[str, Any]:
-        return {"serve": self._tools.serve, "tools": [str(folder) for folder in self._tools.folders]}
+        facts = {"serve": self._tools.serve, "tools": [str(folder) for folder in self._tools.folders]}
+        return Zygote(command=root.plain_command(control, own), facts=facts)
 
 
 class Bwrap:
@@ -62,34 +68,34 @@ class Bwrap:
 
     def __init__(self, tools: root.Tools, image: str = "") -> None:
         self.image = image or self.name
-        self.writes = bool(image or capabilities.ANYTHING.intersection(tools.serve))
+        self.writes = bool(image or ANYTHING.intersection(tools.serve))
         self._folder = image
         self._tools = tools
-        self._root: dict[str, Any] | None = None
 
-    def command(self, control: int, own: Path | None) -> list[str]:
+    def zygote(self, control: int, own: Path | None) -> Zygote:
         bwrap = shutil.which("bwrap")
         if not bwrap:
             raise UserError("bwrap is not installed")
-        python = root.find_python(root.interpreter())
-        further = self._whole_root(own) if own else ()
-        return root.bwrap_command(bwrap, python, control, self._tools, root.is_root(), further)
+        python, as_root = root.find_python(root.interpreter()), root.is_root()
+        begins, further = self._whole_root(own) if own else (None, ())
+        served = {"serve": self._tools.serve, "tools": self._tools.inside}
+        return Zygote(
+            command=root.bwrap_command(bwrap, python, control, self._tools, as_root, further),
+            facts={**served, "root": begins, "drop_root": as_root},
+        )
 
-    def _whole_root(self, own: Path) -> list[str]:
+    def _whole_root(self, own: Path) -> tuple[dict[str, Any], Sequence[str]]:
+        """What boxes begin with (`boxed.rooted.Root`), and the words that bring it to the zygote."""
         if self._folder:
             mounts = [(str(_unpacked(self._folder)), "/image")]
-            self._root = {"lower": "/image", "binds": []}
+            begins: dict[str, Any] = {"lower": "/image", "binds": []}
         else:
             binds = hostroot.build(own / "host")
             mounts = [(source, f"/host{inside}") for source, inside in binds]
-            self._root = {"lower": "/node/host", "binds": [(f"/host{inside}", inside) for _, inside in binds]}
+            begins = {"lower": "/node/host", "binds": [(f"/host{inside}", inside) for _, inside in binds]}
         if root.is_root():
             _give_to_nobody(own)
-        return root.root_words(own.parent, own, mounts)
-
-    def facts(self) -> dict[str, Any]:
-        served = {"serve": self._tools.serve, "tools": self._tools.inside}
-        return {**served, "root": self._root, "drop_root": root.is_root()}
+        return begins, root.root_words(own.parent, own, mounts)
 
 
 def _unpacked(image: str) -> Path:

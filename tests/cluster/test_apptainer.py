@@ -160,6 +160,26 @@ def test_its_launcher_is_told_nothing_that_it_could_take_for_an_option(tmp_path,
     assert told.read_text().splitlines()[-1] == environment["PWD"] == "/"
 
 
+def test_what_the_node_allows_is_tried_once_a_worker_not_once_a_zygote(tmp_path, monkeypatch):
+    told = tmp_path / "told"
+    program = tmp_path / "apptainer"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {told}\nexec {shutil.which("apptainer")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def scene():
+        async with boxes("folder", tmp_path / "scratch") as factory:
+            zygote_of(box_processes()).kill()
+            await until(lambda: factory._parent.lost)
+            box = await factory.start()
+            return (await box.call("calculator", {"expression": "6 * 7"}, 30)).output, factory.note
+
+    assert asyncio.run(scene()) == ("42", "")
+    said = told.read_text()
+    assert (said.count("--version"), said.count("prorl-was-here")) == (1, 1)
+    assert settle() == []
+
+
 @each_form
 def test_it_has_no_power_can_gain_none_and_cannot_harm_its_box(form, tmp_path):
     code = """
@@ -309,9 +329,11 @@ def test_long_and_odd_paths_do_no_harm(form, tmp_path):
 
     async def scene():
         async with opened("apptainer", folder / "scratch", image=str(linked)) as factory:
-            return await (await factory.start()).call("calculator", {"expression": "6 * 7"}, 10)
+            answer = await (await factory.start()).call("calculator", {"expression": "6 * 7"}, 10)
+            return answer.output, factory.note
 
-    assert asyncio.run(scene()).output == "42"
+    output, note = asyncio.run(scene())
+    assert output == "42" and "they write to memory: their folder has a name" in note
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,8 @@ class Launched:
     """By `launch`, a command with its `environment`, past the node's gate; with a folder each if boxes keep a `layer`
     on disk."""
 
-    note = ""
-
     def __init__(self, config: dict[str, Any]) -> None:
+        self.note: str = config["note"]
         self.tools: list[str] = config["tools"]
         self._own = Path(config["folder"])
         self._command: list[str] = config["launch"]
