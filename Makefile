@@ -61,8 +61,11 @@ format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench-spool bench-demo bench-cluster: bench-%: $(VENV)/ready ## writes $(OUT)
+bench-spool bench-demo: bench-%: $(VENV)/ready ## writes $(OUT)
 	$(BIN)/python -m tests.bench.bench_$* $(OUT)
+
+bench-cluster: $(CLUSTER_VENV)/ready ## writes $(OUT); as an unprivileged user with Slurm and Apptainer
+	$(CLUSTER_BIN)/python -m tests.bench.bench_cluster $(OUT)
 
 bench-sandbox: $(VENV)/ready ## writes $(OUT); as an unprivileged user with Apptainer, and with tmux beside it
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

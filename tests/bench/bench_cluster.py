@@ -1,7 +1,7 @@
 """A run on a real Slurm of this machine: time to the first step, what it asks of the filesystem, what `status` costs.
 
-`python -m tests.bench.bench_cluster OUT.json`. The recipe is the quickstart's, on two rollout nodes, an engine node and a
-learner node. There is no peer: where there is a bar, `ratio` is against it.
+`python -m tests.bench.bench_cluster OUT.json`, where vLLM, DeepSpeed and Apptainer are installed. Both recipes have two
+rollout nodes, an engine node and a learner node. There is no peer: where there is a bar, `ratio` is against it.
 """
 
 import json
@@ -20,6 +20,7 @@ from tests.bench.bench_spool import write_index
 from tests.bench.inotify import Watch
 from tests.cluster.slurm_cluster import SlurmCluster
 from tests.quick_run import ROOT, until
+from tests.sif_images import CACHE, build
 
 STEPS = 24
 WINDOW = (4, 20)
@@ -45,26 +46,57 @@ def prorl(*arguments, **options):
     return subprocess.run([sys.executable, "-m", "prorl_cli", *map(str, arguments)], cwd=ROOT, check=True, **options)
 
 
-def run_cells(root: Path):
-    """One run: its moments, and the names it made between two steps."""
-    began = time.time()
+def embedded_cells(root: Path):
+    """The quickstart with the embedded engine: its start, the names it makes between two steps, `status` of it."""
     overrides = [word for value in ON_SLURM for word in ("--set", value)]
-    prorl("launch", "recipes/quickstart.yaml", "--run-dir", root, *overrides)
+    yield from start_cells("embedded", root, "recipes/quickstart.yaml", *overrides)
+    yield from name_cells(RunDir(root))
+    ended(RunDir(root))
+    yield from status_cells(RunDir(root))
+
+
+def real_cells(root: Path):
+    """`recipes/ci-cluster.yaml` with Apptainer, vLLM and DeepSpeed: its start."""
+    build("math", definition="ci-cluster")
+    os.environ["PRORL_CACHE"] = str(CACHE)
+    yield from start_cells("real parts", root, "recipes/ci-cluster.yaml", "--set", "learner.steps=1")
+    ended(RunDir(root))
+
+
+def start_cells(parts, root: Path, recipe, *overrides):
+    """From `prorl launch` to the first step, split by whose time it is."""
+    began = time.time()
+    prorl("launch", recipe, "--run-dir", root, *overrides)
     run = RunDir(root)
     until(lambda: run.weight_folders(), 600, "the first weights")
     follower = TrajectoryFollower(run)
-    until(lambda: follower.poll(), 300, "the first trajectory")
+    until(lambda: follower.poll(), 600, "the first trajectory")
     sampled = time.time()
-    until(lambda: len(run.weight_folders()) > 1, 300, "the first step")
+    until(lambda: len(run.weight_folders()) > 1, 600, "the first step")
     [job] = run.jobs.glob("submitted-*/job.json")
     submitted, started = job.stat().st_mtime, run.claim(1).stat().st_mtime
     prepared, trained = (run.weight(version).stat().st_mtime for version in (0, 1))
-    yield cell("prorl launch: checks and submission", submitted - began, "s")
-    yield cell("Slurm, and importing prorl: from submission to the attempt", started - submitted, "s")
-    yield cell("warm start of 200 steps", prepared - started, "s")
-    yield cell("roles start (engine: embedded), first trajectory", sampled - prepared, "s")
-    yield cell("first trajectory to first step", trained - sampled, "s")
-    yield from name_cells(run)
+    yield cell(f"{parts}: prorl launch: checks and submission", submitted - began, "s")
+    yield cell(f"{parts}: Slurm, and importing prorl: from submission to the attempt", started - submitted, "s")
+    yield cell(f"{parts}: warm start", prepared - started, "s")
+    yield from rollout_cells(parts, run, prepared, sampled)
+    yield cell(f"{parts}: first trajectory to first step", trained - sampled, "s")
+    yield cell(f"{parts}: in all", trained - began, "s")
+
+
+def rollout_cells(parts, run, prepared, sampled):
+    servers = list(read_rows(run, "start"))
+    if not servers:
+        yield cell(f"{parts}: roles start, first trajectory", sampled - prepared, "s")
+        return
+    [server] = servers
+    asked = server["t"] - server["start_s"]
+    yield cell(f"{parts}: roles start, weights staged", asked - prepared, "s")
+    yield cell(f"{parts}: vLLM's own: its server starts and answers for the first weights", server["start_s"], "s")
+    yield cell(f"{parts}: first trajectory", sampled - server["t"], "s")
+
+
+def ended(run: RunDir):
     until(lambda: run.exit(1).exists(), 600, "the end of the run")
 
 
@@ -126,8 +158,8 @@ def main(out):
     os.environ["SLURM_CONF"] = cluster.conf
     try:
         with tempfile.TemporaryDirectory(prefix="prorl-bench-") as folder:
-            root = Path(folder) / "run"
-            cells = [*run_cells(root), *status_cells(RunDir(root))]
+            os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"  # every warm start is trained
+            cells = [*embedded_cells(Path(folder) / "embedded"), *real_cells(Path(folder) / "real")]
     finally:
         cluster.close()
     Path(out).write_text(json.dumps(cells, indent=2) + "\n")
