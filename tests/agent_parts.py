@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from dataclasses import dataclass, field
 
+from prorl_cli.agent import run_episode
 from prorl_cli.trajectory import VersionSpan
 
 
@@ -82,3 +83,11 @@ class Boxes:
     async def close(self):
         await asyncio.sleep(0)
         self.closed += 1
+
+
+async def whole_episode(policy, renderer, prompt, tools, limits, seed):
+    """As a worker has it: whatever becomes of the episode, its box is closed."""
+    try:
+        return await run_episode(policy, renderer, prompt, tools, limits, seed)
+    finally:
+        await tools.close()

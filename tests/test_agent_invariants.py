@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl_cli.agent import Limits, ToolBox, load_renderer, run_episode
+from prorl_cli.agent import Limits, ToolBox, load_renderer
 from prorl_cli.agent.tiny import CALL, END, ENDCALL, VOCAB_SIZE, encode
 from prorl_cli.trajectory import check_sequence
 from tests import qwen_like
-from tests.agent_parts import Boxes, Result, ScriptedPolicy, written
+from tests.agent_parts import Boxes, Result, ScriptedPolicy, whole_episode, written
 
 TINY = load_renderer("tiny", None)
 
@@ -65,7 +65,7 @@ def test_token_invariants_hold_whatever_the_policy_writes(renderers, data):
     _, renderer, vocabulary, turns, outputs, messages, limits = data.draw(episodes(renderers))
     policy, boxes = ScriptedPolicy(turns), Boxes(outputs)
     tools = ToolBox(boxes, ["calculator"], 5.0)
-    episode = asyncio.run(run_episode(policy, renderer, messages, tools, limits, 1))
+    episode = asyncio.run(whole_episode(policy, renderer, messages, tools, limits, 1))
 
     prompts, said = policy.prompts, policy.said
     for before, piece, after in zip(prompts, said, prompts[1:], strict=False):

@@ -1,15 +1,15 @@
-"""The loop: when an episode ends, what is recorded of it, and that its box never outlives it."""
+"""The loop: when an episode ends, what is recorded of it, and that its box can be closed wherever it stands."""
 
 import asyncio
 import contextlib
 
 import pytest
 
-from prorl_cli.agent import Limits, ToolBox, load_renderer, run_episode
+from prorl_cli.agent import Limits, ToolBox, load_renderer
 from prorl_cli.agent.tiny import CALL, END, ENDCALL, decode, encode
 from prorl_cli.errors import InfraError, UserError
 from prorl_cli.trajectory import ErrorClass, StopReason, VersionSpan
-from tests.agent_parts import Boxes, Result, ScriptedPolicy, Written
+from tests.agent_parts import Boxes, Result, ScriptedPolicy, Written, whole_episode
 
 TINY = load_renderer("tiny", None)
 QUESTION = [{"role": "user", "content": "1+2"}]
@@ -24,7 +24,7 @@ def run(turns, results=(Result("3"),), *, max_turns=4, max_tokens=200, seconds=N
     policy, boxes = ScriptedPolicy(list(turns)), Boxes(list(results))
     limits = Limits(max_turns=max_turns, max_tokens=max_tokens, seconds=seconds)
     tools = ToolBox(boxes, ["calculator"], 5.0)
-    return policy, boxes, asyncio.run(run_episode(policy, TINY, QUESTION, tools, limits, seed))
+    return policy, boxes, asyncio.run(whole_episode(policy, TINY, QUESTION, tools, limits, seed))
 
 
 def text_of(episode):
@@ -190,7 +190,7 @@ def test_cancelling_an_episode_ends_its_generation_and_its_box(where):
             boxes.close = slow_close
         tools = ToolBox(boxes, ["calculator"], 5.0)
         running = asyncio.create_task(
-            run_episode(policy, TINY, QUESTION, tools, Limits(max_turns=4, max_tokens=200), 1)
+            whole_episode(policy, TINY, QUESTION, tools, Limits(max_turns=4, max_tokens=200), 1)
         )
         await reached.wait()
         running.cancel()

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from prorl_cli.agent import Call, Limits, Tool, ToolBox, load_renderer, run_episode, tools
+from prorl_cli.agent import Call, Limits, Tool, ToolBox, load_renderer, tools
 from prorl_cli.agent.recovery import REPLAYS
 from prorl_cli.agent.tiny import END, encode
 from prorl_cli.errors import InfraError
 from prorl_cli.rollout.clock import Clocks
 from prorl_cli.sandbox.boxed.tree import parent_of
 from prorl_cli.trajectory import ErrorClass, StopReason
-from tests.agent_parts import Boxes, Result, ScriptedPolicy
+from tests.agent_parts import Boxes, Result, ScriptedPolicy, whole_episode
 from tests.sandbox_kit import box_processes, opened, zygote_of
 
 STEPS = 20
@@ -236,7 +236,7 @@ def test_the_loop_tells_the_policy_nothing_of_a_lost_box_and_charges_its_tools_n
     policy = ScriptedPolicy([calculate, calculate, [*encode("4"), END]])
     limits = Limits(max_turns=4, max_tokens=200)
     prompt = [{"role": "user", "content": "?"}]
-    result = asyncio.run(run_episode(policy, load_renderer("tiny", None), prompt, tools, limits, 1))
+    result = asyncio.run(whole_episode(policy, load_renderer("tiny", None), prompt, tools, limits, 1))
     assert [call.output for call in result.tool_calls] == ["3", "4"]
     assert result.stop_reason == StopReason.ANSWERED and len(policy.prompts) == 3
     assert result.tool_s < 0.2 and max(call.seconds for call in result.tool_calls) < 0.2

@@ -17,6 +17,7 @@ def tasks(*handlers):
 
 def test_groups_finish_with_whole_records_and_a_failure_of_one_member_is_its_own(tmp_path):
     async def scenario():
+        # Short, for the member that hangs in EVAL is waited for; long enough for verifiers of a busy machine.
         rollout = {"eval": {"slots": 2, "timeout": "6s"}}
         agent = {"renderer": "tiny", "temperature": 0.5}
         async with bench(tmp_path, {}, {}, tasks=tasks("Hanging", "Unsound"), rollout=rollout, agent=agent) as made:

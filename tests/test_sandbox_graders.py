@@ -89,7 +89,9 @@ def test_output_without_end_is_bounded_and_what_is_missing_is_counted(tmp_path):
 @pytest.mark.parametrize("runtime", ("bwrap", "process"))
 def test_stillness_ends_whatever_the_policy_left_behind(runtime, tmp_path):
     async def scenario(box):
-        await box.call("bash", {"command": "(while :; do date +%N > beat; done) & sleep 100 &"}, 20.0)
+        await box.call(
+            "bash", {"command": "(while :; do date +%N > beat; done) & sleep 100 & until [ -e beat ]; do :; done"}, 20.0
+        )
         still = await box.call("_still", {}, 20.0)
         beats = [await box.get("beat") for _ in range(2)]
         return still.outcome, beats
@@ -103,7 +105,7 @@ def test_what_was_changed_is_told_by_a_time_that_no_program_sets_back(runtime, t
     commands = [
         "mkdir -p work/deep work/.git; cd work; echo 1 > new; echo 2 > deep/below; echo 3 > .git/skipped",
         "touch -d 2001-01-01 new; ln -s /etc/passwd link; ln -s /usr folder; mkfifo pipe",
-        "printf 4 > $'a\\nname'; chmod 000 deep/below",
+        "printf 4 > $'a\\nname'; chmod 100 deep/below",
     ]
 
     async def scenario(box):
@@ -115,5 +117,37 @@ def test_what_was_changed_is_told_by_a_time_that_no_program_sets_back(runtime, t
         return json.loads(whole.output), json.loads(cut.output), gone.outcome
 
     whole, cut, gone = in_box(runtime, tmp_path, scenario)
-    assert whole == {"files": [["deep/below", 2], ["new", 2]], "links": 2, "others": 2, "more": False}
+    assert whole == {
+        "files": [["deep/below", 2, True], ["new", 2, False]],
+        "folders": {".": [".git", "deep", "folder", "link", "new", "pipe"], "deep": ["below"]},
+        "links": 2, "others": 2, "more": False,
+    }  # fmt: skip
     assert (cut["more"], len(cut["files"]), gone) == (True, 1, "error")
+
+
+def test_long_names_of_any_letters_leave_the_answer_whole(tmp_path):
+    code = "import os; os.makedirs('work/deep'); [open(f'work/deep/{n:03}' + '語' * 80, 'w') for n in range(900)]"
+
+    async def scenario(box):
+        await box.call("python", {"code": code}, 20.0)
+        return json.loads((await box.call("_changed", {"folder": "work", "skip": [], "most": 1000}, 20.0)).output)
+
+    said = in_box("bwrap", tmp_path, scenario)
+    assert said["more"] and 300 < len(said["files"]) < 900 and said["folders"] == {".": ["deep"]}
+
+
+def test_what_another_box_has_deleted_is_told_by_one_that_has_it(tmp_path):
+    for name in ("a", "b", "c/d/e", "c/f", "g/h"):
+        (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "work" / name).write_text(name)
+    (tmp_path / "work" / "c" / "link").symlink_to("/usr")
+    (tmp_path / "work" / "to").symlink_to("g")
+
+    async def scenario(box):
+        asked = {"folder": str(tmp_path / "work"), "there": {".": ["a", "g", "to"], "g": [], "to": [], "new": []}}
+        found = await box.call("_missing", asked | {"most": 9}, 20.0)
+        many = await box.call("_missing", asked | {"most": 2}, 20.0)
+        nothing = await box.call("_missing", asked | {"folder": "gone", "most": 9}, 20.0)
+        return json.loads(found.output), many.outcome, nothing.output
+
+    assert in_box("process", tmp_path, scenario) == (["b", "c/d/e", "c/f", "c/link", "g/h"], "error", "[]")

@@ -14,6 +14,8 @@ from prorl_cli.tasks.grading import read_report, same_json, same_lines
 from prorl_cli.tasks.jsonl import read_items
 from prorl_cli.tasks.patch import Refused, from_answer, meddles, sort_out
 from prorl_cli.trajectory import ErrorClass, StopReason
+from tests.images import image
+from tests.sandbox_kit import need_runtime
 from tests.tested_world import (
     CALLS,
     IDS,
@@ -21,6 +23,7 @@ from tests.tested_world import (
     START,
     SUITE,
     WRONG,
+    boxes,
     handler,
     job_of,
     play,
@@ -171,6 +174,34 @@ def test_new_files_and_deleted_ones_are_part_of_the_work(world):
 START_WITH_HELPER = "from old import add\n"
 
 
+def test_programs_are_programs_for_the_tests_too(world):
+    cases = [{"command": ["./given"], "stdout": "given"}, {"command": ["./made"], "stdout": "made"}]
+    task = row({"cases": cases}, editable=["made"], files={"given": "#!/bin/sh\necho given\n"})
+    made = write("task/made", "#!/bin/sh\necho made")
+    assert world.score(task, "task/given", made, "chmod +x task/made").reward == 1.0
+    assert world.score(task, made).parts["tests"] == 0.5
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("runtime", ["bwrap", "apptainer"])
+def test_what_the_policy_deletes_of_an_image_and_may_is_gone_for_the_tests(runtime, tmp_path):
+    need_runtime("apptainer")  # which makes the image
+    gone, kept = ("debian_version", "skel/.bashrc"), ("issue", "skel/.profile", "passwd")
+    cases = [
+        {"command": ["/bin/sh", "-c", f"test {test} {name}"]}
+        for test, names in (("! -e", gone), ("-e", kept))
+        for name in names
+    ]
+    task = row({"cases": cases}, folder="/etc", editable=["debian_version", "skel/.bash*"], files=None)
+
+    async def scene():
+        async with boxes(tmp_path, runtime, image=str(image())) as factory:
+            return await play(tmp_path, factory, task, "rm /etc/debian_version /etc/issue; rm -r /etc/skel")
+
+    graded = asyncio.run(scene())
+    assert graded.reward == 1.0, graded.verdict
+
+
 @pytest.mark.parametrize("stop", [StopReason.RUN_TIMEOUT, StopReason.BOX_KILLED, StopReason.LIMIT_MEMORY])
 def test_an_episode_that_lost_its_box_or_its_time_earns_nothing_and_says_why(stop, world):
     result = world.score(row(CALLS), write("task/solution.py", RIGHT), stop=stop)
@@ -188,7 +219,7 @@ def test_a_box_without_the_interpreter_is_an_error_and_no_reward(world):
     assert caught.value.error_class == ErrorClass.VERIFIER
 
 
-def test_tests_that_do_not_fit_into_evals_clock_are_refused_before_the_policy_acts(world, tmp_path):
+def test_tests_that_no_longer_fit_into_evals_clock_are_refused_before_the_policy_acts(world, tmp_path):
     job = job_of(tmp_path, world.factory, row({**CALLS, "timeout": 3600}))
     with pytest.raises(UserError, match=r"rollout\.eval\.timeout must be 20 s more"):
         world.run(handler().init(job))

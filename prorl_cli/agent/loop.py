@@ -1,8 +1,8 @@
 """`run_episode`: the multi-turn loop. Tokens in, tokens out, tool calls between; ends for one reason of `StopReason`.
 
 Bad behaviour of the policy is never an error: a malformed call is answered in words and the episode goes on; a
-limit ends it, scored. What is not the policy's doing is an `InfraError`. However the loop ends, cancellation
-included, the episode's box is closed, unless the caller wants to look into it.
+limit ends it, scored. What is not the policy's doing is an `InfraError`. The episode's box stays for whoever made its
+tools, who looks into it or closes it.
 """
 
 from __future__ import annotations
@@ -75,11 +75,9 @@ async def run_episode(
     seed: int,
     *,
     session: str = "",
-    keep_box: bool = False,
 ) -> Episode:
-    """Run one episode to its end and close its box, unless `keep_box`, then only when it failed. `seed` decides every
-    turn's sampling; `session` (default: the seed) is what engines are chosen by. `InfraError` when the machinery
-    fails."""
+    """Run one episode to its end. `seed` decides every turn's sampling; `session` (default: the seed) is what engines
+    are chosen by. `InfraError` when the machinery fails."""
     episode = _Running(policy, renderer, tools, limits, seed, session or str(seed))
     clock = limits.timer(limits.seconds)
     try:
@@ -89,11 +87,6 @@ async def run_episode(
         if not clock.expired():
             raise
         stop = StopReason.RUN_TIMEOUT
-    except BaseException:
-        await tools.close()
-        raise
-    if not keep_box:
-        await tools.close()
     return episode.ended(stop)
 
 

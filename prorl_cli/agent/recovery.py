@@ -37,7 +37,7 @@ class Box(Protocol):
     """One episode's box (`sandbox.Box`)."""
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Result: ...
-    async def put_all(self, folder: str, files: Mapping[str, bytes]) -> None: ...
+    async def put_all(self, folder: str, files: Mapping[str, bytes], mode: int) -> None: ...
     async def get(self, path: str, limit: int) -> bytes: ...
     async def close(self) -> None: ...
 
@@ -86,9 +86,9 @@ class LastingBox:
         """Run a tool; `InfraError` (sandbox) when no box can be had."""
         return await self._do(lambda box: box.call(tool, arguments, timeout_s), f"tool {tool}")
 
-    async def put_all(self, folder: str, files: Mapping[str, bytes]) -> None:
+    async def put_all(self, folder: str, files: Mapping[str, bytes], mode: int = 0o644) -> None:
         """Write files below a folder of the box."""
-        await self._do(lambda box: box.put_all(folder, files))
+        await self._do(lambda box: box.put_all(folder, files, mode))
 
     async def get(self, path: str, limit: int) -> bytes:
         """Read a file of the box."""

@@ -27,7 +27,8 @@ import msgspec
 from prorl_cli.agent import LastingBox
 from prorl_cli.errors import InfraError
 from prorl_cli.sandbox.transfer import FileRefused
-from prorl_cli.tasks.patch import Patch, Refused
+from prorl_cli.tasks.patch import MOST_FILES, READ_S, Patch, Refused, may_go
+from prorl_cli.tasks.placing import place, place_texts
 from prorl_cli.tasks.tested_row import Case, Suite, TestedTask
 from prorl_cli.trajectory import ErrorClass
 
@@ -87,16 +88,30 @@ class Grading:
 
     async def _set_up(self, patch: Patch) -> None:
         """The hidden files come last: nothing that the policy made may stand in their place."""
-        folder = self._task.folder
+        folder, start = self._task.folder, self._task.files
+        await self._delete(patch)
         try:
-            await self._box.put_all(folder, self._task.start(without=patch.deleted))
+            await place_texts(self._box, folder, {path: start[path] for path in start.keys() - patch.deleted})
         except FileRefused as refusal:
             raise InfraError(ErrorClass.TASK, f"the task's own files have no place in its box: {refusal}") from refusal
         try:
-            await self._box.put_all(folder, patch.files)
-            await self._box.put_all(folder, {path: text.encode() for path, text in self._tests.files.items()})
+            await place(self._box, folder, patch.files, patch.programs)
+            await place_texts(self._box, folder, self._tests.files)
         except FileRefused as refusal:
             raise Refused(f"the work stands where other files belong: {refusal}") from refusal
+
+    async def _delete(self, patch: Patch) -> None:
+        """Of the image, what the policy has deleted and might."""
+        if not patch.names:
+            return
+        arguments = {"folder": self._task.folder, "there": patch.names, "most": MOST_FILES}
+        result = await self._box.call("_missing", arguments, READ_S)
+        if result.outcome != "ok":
+            raise Refused(f"what was deleted cannot be told ({result.outcome}): {result.output[:200]}")
+        if gone := [path for path in json.loads(result.output) if may_go(self._task, path)]:
+            ran = await self._execute(["rm", "-f", "--", *gone], "")
+            if isinstance(ran, str) or ran.exit:
+                raise Refused(f"what was deleted cannot be: {ran if isinstance(ran, str) else ran.stderr[-200:]}")
 
     async def _case(self, number: int, case: Case) -> str:
         """What is wrong, in words; empty when the case passed."""
@@ -128,7 +143,7 @@ class Grading:
         name = secrets.token_hex(6)
         path = str(PurePosixPath(suite.files[0]).with_name(f"test_{name}.py"))
         text = _CONTROL.format(name=name, one=secrets.randbits(60), other=secrets.randbits(60))
-        await self._box.put_all(self._task.folder, {path: text.encode()})
+        await place_texts(self._box, self._task.folder, {path: text})
         return path
 
     async def _execute(self, argv: list[str], stdin: str) -> _Ran | str:

@@ -62,6 +62,11 @@ class Handler(ABC):
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
 
+    def unfit(self, item: Item, eval_s: float) -> str:
+        """Why no member could be graded on `item` within EVAL's clock, in words; empty where nothing speaks against it.
+        Asked of every row of a file before a run begins."""
+        return ""
+
     @abstractmethod
     async def init(self, job: Job) -> None:
         """INIT: set up what the episode needs. The hidden answer must not become visible to the policy."""

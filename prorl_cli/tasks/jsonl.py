@@ -21,6 +21,7 @@ repeated counts once, and a train question that is held out as well is left out.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -60,6 +61,11 @@ class Jsonl:
     def held_out_size(self) -> int | None:
         """See `Source.held_out_size`."""
         return len(self._held_out)
+
+    @property
+    def rows(self) -> Sequence[Item]:
+        """See `Source.rows`."""
+        return [*self._train, *self._held_out]
 
     def item(self, index: int, held_out: bool) -> Item:
         """Held out: row `index` in the file's order; train: every row once an epoch. Both start over at the end."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
@@ -39,10 +39,13 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """Files to grade, in place of the task's own; `dropped` counts what was left out, `deleted` are start files."""
+    """Files to grade, in place of the task's own; of them `programs` may be executed. `deleted` are start files;
+    `names` are what is left in the folders whose names have changed. `dropped` counts what was left out."""
 
     files: dict[str, bytes]
+    programs: frozenset[str] = frozenset()
     deleted: frozenset[str] = frozenset()
+    names: dict[str, list[str]] = field(default_factory=dict)
     dropped: int = 0
     examples: tuple[str, ...] = ()
     """Of what was dropped."""
@@ -51,7 +54,8 @@ class Patch:
 class _Listing(msgspec.Struct, frozen=True):
     """The answer of the box's `_changed`."""
 
-    files: tuple[tuple[str, int], ...]
+    files: tuple[tuple[str, int, bool], ...]
+    folders: dict[str, list[str]]
     links: int
     others: int
     more: bool
@@ -75,16 +79,23 @@ async def from_box(task: TestedTask, box: LastingBox) -> Patch:
     if result.outcome != "ok":
         raise Refused(f"the folder cannot be listed ({result.outcome}): {result.output[:200]}")
     listing = msgspec.json.decode(result.output, type=_Listing)
-    chosen, dropped = sort_out(task, (path for path, _ in listing.files))
-    _check_size(listing, chosen)
+    there = {path: size for path, size, _ in listing.files}
+    chosen, dropped = sort_out(task, there)
+    if listing.more:
+        raise Refused(f"more than {MOST_FILES} files were changed")
+    if (total := sum(there[path] for path in chosen)) > MOST_BYTES:
+        raise Refused(f"the changed files hold {total} bytes (at most {MOST_BYTES})")
     try:
         files = {path: await box.get(f"{task.folder}/{path}", MOST_BYTES) for path in chosen}
     except FileRefused as refusal:
         raise Refused(str(refusal)) from refusal
-    there = {path for path, _ in listing.files}
-    deleted = frozenset(path for path in task.files if path not in there and is_editable(task, path) and listed(path))
     return Patch(
-        files=files, deleted=deleted, dropped=len(dropped) + listing.links + listing.others, examples=tuple(dropped[:3])
+        files=files,
+        programs=frozenset(path for path, _, program in listing.files if program),
+        deleted=frozenset(path for path in task.files if path not in there and may_go(task, path)),
+        names=listing.folders,
+        dropped=len(dropped) + listing.links + listing.others,
+        examples=tuple(dropped[:3]),
     )
 
 
@@ -100,9 +111,9 @@ def sort_out(task: TestedTask, paths: Iterable[str]) -> tuple[list[str], list[st
     return chosen, dropped
 
 
-def listed(path: str) -> bool:
-    """Whether a listing of what changed would name it at all."""
-    return set(SKIPPED).isdisjoint(PurePosixPath(path).parts)
+def may_go(task: TestedTask, path: str) -> bool:
+    """Whether a file that is not there any more was the policy's to delete: a listing would name it at all."""
+    return is_editable(task, path) and set(SKIPPED).isdisjoint(PurePosixPath(path).parts)
 
 
 def is_editable(task: TestedTask, path: str) -> bool:
@@ -116,11 +127,3 @@ def meddles(path: str) -> bool:
     """Whether a test runner or Python's start would take a file for its own."""
     *folders, name = PurePosixPath(path).parts
     return any(fnmatchcase(name, pattern) for pattern in _MEDDLES) or not _MEDDLING_FOLDERS.isdisjoint(folders)
-
-
-def _check_size(listing: _Listing, chosen: list[str]) -> None:
-    if listing.more:
-        raise Refused(f"more than {MOST_FILES} files were changed")
-    sizes = dict(listing.files)
-    if (total := sum(sizes[path] for path in chosen)) > MOST_BYTES:
-        raise Refused(f"the changed files hold {total} bytes (at most {MOST_BYTES})")

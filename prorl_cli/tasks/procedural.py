@@ -22,6 +22,7 @@ class Purchase:
     """Word problems with `difficulty` line items, quantities of 2 to 9 and prices of 2 to 20."""
 
     held_out_size = None
+    rows = ()
 
     def __init__(self, options: Options, seed: int) -> None:
         self._low, self._high = _difficulty(options)

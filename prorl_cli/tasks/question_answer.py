@@ -9,11 +9,16 @@ from __future__ import annotations
 from prorl_cli.agent import Episode, Message, run_episode
 from prorl_cli.tasks.answers import extract_answer
 from prorl_cli.tasks.handler import Handler, Job, Score
+from prorl_cli.tasks.source import Item
 from prorl_cli.trajectory import StopReason
 
 
 class QuestionAnswer(Handler):
     """The generic handler."""
+
+    def unfit(self, item: Item, eval_s: float) -> str:
+        """A task that is graded by tests has no answer."""
+        return "it has tests: only the domains code and swe grade them" if "tested" in item.payload else ""
 
     async def init(self, job: Job) -> None:
         """Nothing to set up: the box opens with the first tool call."""

@@ -43,6 +43,7 @@ class ReasoningGym:
     """One reasoning-gym data set. `UserError` for an unknown name or options that it refuses."""
 
     held_out_size = None
+    rows = ()
 
     def __init__(self, name: str, options: Options, seed: int) -> None:
         self._name, self._options, self._seed = name, options, seed

@@ -8,9 +8,10 @@ Called by handlers, by the coordinator's checks and by the warm start.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from textwrap import shorten
 from typing import Any, Protocol, TypeVar
 
 from prorl_cli.errors import UserError
@@ -37,6 +38,11 @@ class Item:
     answer: str
     payload: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        """What people find it by: its id, or how its question begins."""
+        return str(self.payload.get("id") or repr(shorten(self.question, 60, placeholder="…")))
+
 
 class Source(Protocol):
     """A stream of tasks."""
@@ -44,6 +50,10 @@ class Source(Protocol):
     @property
     def held_out_size(self) -> int | None:
         """How many different held-out items there are; None = as many as asked for."""
+
+    @property
+    def rows(self) -> Sequence[Item]:
+        """Every item of a file; of what is drawn, none."""
 
     def item(self, index: int, held_out: bool) -> Item:
         """Item number `index` (any non-negative int) of the train or the held-out stream."""

@@ -8,12 +8,14 @@ task of theirs without tests is a question with an answer.
 
 from __future__ import annotations
 
-from prorl_cli.agent import Episode, run_episode
+from prorl_cli.agent import Episode
 from prorl_cli.errors import UserError
 from prorl_cli.tasks.grading import Graded, Grading
 from prorl_cli.tasks.handler import Job, Score
 from prorl_cli.tasks.patch import Patch, Refused, from_answer, from_box
+from prorl_cli.tasks.placing import place_texts
 from prorl_cli.tasks.question_answer import QuestionAnswer
+from prorl_cli.tasks.source import Item
 from prorl_cli.tasks.tested_row import TestedTask
 from prorl_cli.trajectory import StopReason
 
@@ -30,30 +32,30 @@ class Tested(QuestionAnswer):
     keeps_box = True
     serves = ("edit",)  # which makes it a box with programs in it
 
+    def unfit(self, item: Item, eval_s: float) -> str:
+        """Tests need their time."""
+        task = tested(item)
+        if task is None or task.tests.timeout + SET_UP_S <= eval_s:
+            return ""
+        return (
+            f"its tests may take {task.tests.timeout:g} s: rollout.eval.timeout must be {SET_UP_S:g} s more at least, "
+            f"and is {eval_s:g} s"
+        )
+
     async def init(self, job: Job) -> None:
         """The box, with the task's files in it."""
-        task = task_of(job)
+        task = tested(job.item)
         if task is None:
             return
-        if task.tests.timeout + SET_UP_S > job.eval_s:
-            raise UserError(
-                f"the tests of task {task.id or job.ref.index} may take {task.tests.timeout:g} s: "
-                f"rollout.eval.timeout must be {SET_UP_S:g} s more at least, and is {job.eval_s:g} s"
-            )
+        if why := self.unfit(job.item, job.eval_s):  # `resume` may have set another clock
+            raise UserError(f"{job.item.title}: {why}")
         if job.tools.tools:
             await job.tools.box.open()
-            await job.tools.box.put_all(task.folder, task.start())
-
-    async def run(self, job: Job) -> Episode:
-        """One episode over the item's question; its box is kept."""
-        return await run_episode(
-            job.policy, job.renderer, self.prompt(job), job.tools, job.limits, job.seed,
-            session=job.session, keep_box=task_of(job) is not None,
-        )  # fmt: skip
+            await place_texts(job.tools.box, task.folder, task.files)
 
     async def eval(self, job: Job, episode: Episode) -> Score:
         """See the module's own page."""
-        task = task_of(job)
+        task = tested(job.item)
         if task is None:
             return await super().eval(job, episode)
         try:
@@ -62,9 +64,9 @@ class Tested(QuestionAnswer):
             return Score(reward=0.0, parts={"tests": 0.0}, verdict=str(refusal))
 
 
-def task_of(job: Job) -> TestedTask | None:
+def tested(item: Item) -> TestedTask | None:
     """None for a question with an answer."""
-    return job.item.payload.get("tested")
+    return item.payload.get("tested")
 
 
 async def _graded(job: Job, task: TestedTask, episode: Episode) -> Score:

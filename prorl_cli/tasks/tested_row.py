@@ -8,7 +8,8 @@
 | `question`    | text, not blank; it should name the folder and what may be changed                               |
 | `id`          | text                                                                                             |
 | `folder`      | where the work is: below the box's home, or an absolute path of the image; default `task`        |
-| `files`       | path in the folder → text, put there before the first turn and before grading                    |
+| `files`       | path in the folder → text, put there before the first turn and before grading; what begins with  |
+|               | `#!` may be executed                                                                             |
 | `editable`    | patterns of paths in the folder; what the policy changed there is graded, all else is not         |
 | `answer_file` | the code in the final answer is graded as this file, instead of what is in the box               |
 | `tests`       | hidden from the policy, see below                                                                |
@@ -18,12 +19,13 @@ should give: `{"command": ["python3", "solution.py"], "stdin": "1 2", "stdout": 
 aside; exit status 0), or `{"call": "module:function", "arguments": [...], "returns": ...}` (plain JSON). `suite` is a
 set of test files that run in the graded code's own interpreter: `{"runner": "pytest" | "unittest", "ids":
 ["tests/test_a.py::test_b", …]}`, every one of which must pass. `files` (path → text) are put into the folder for
-grading alone, `python` is the interpreter of calls and suites, `timeout` the seconds that all of it may take.
+grading alone, as those of the task are; `python` is the interpreter of calls and suites, `timeout` the seconds that all
+of it may take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -77,10 +79,6 @@ class TestedTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     files: dict[str, str] = {}
     editable: tuple[str, ...] = ()
     answer_file: str = ""
-
-    def start(self, without: Collection[str] = ()) -> dict[str, bytes]:
-        """The files that are there before anybody has done anything."""
-        return {path: text.encode() for path, text in self.files.items() if path not in without}
 
 
 def tested_item(row: dict[str, Any]) -> Item:

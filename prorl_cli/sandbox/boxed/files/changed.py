@@ -1,9 +1,10 @@
 """Tool `_changed {"folder", "skip", "most"}` of graders: which regular files below a folder came to be or were written
-since the box began, as JSON `{"files": [[path, size], …], "links", "others", "more"}`.
+since the box began, as JSON `{"files": [[path, size, whether it may be executed], …], "folders": {path: [name, …]},
+"links", "others", "more"}`; `folders` are those in which a name came or went, with all that are left.
 
 It goes by the time of last change of the inode, which no program can set back. Follows no link; `links` and `others`
 (devices, pipes, names that are no text) are counted. Refuses to list more than `most` files, or names that are too long
-together: `more` says so.
+together: `more` says so; folders that do not fit besides are left out.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from prorl_cli.sandbox.boxed.tools import ToolError
 
 SLACK_S = 2.0
 """The start of a process is known to a hundredth, that of the machine to a second."""
-NAMES = 200_000
-"""Characters of all names, so that the answer stays whole."""
+NAMES, ANSWER = 200_000, 250_000
+"""Characters of the files' names, and of the answer, so that it stays whole."""
 WALKED = 200_000
 """Entries looked at: beyond is no tree of a task."""
 
@@ -30,6 +31,7 @@ def run(arguments: dict[str, Any]) -> str:
     if not os.path.isdir(top) or os.path.islink(arguments["folder"]):  # noqa: PTH112, PTH114 - small in every box
         raise ToolError("the folder is gone")
     for folder, folders, names in os.walk(top):
+        listing.enter(os.path.relpath(folder, top), os.lstat(folder), [*folders, *names])
         folders[:] = sorted(name for name in folders if name not in arguments["skip"])
         for name in [*folders, *names]:
             listing.look(os.path.join(folder, name), top)  # noqa: PTH118 - small in every box
@@ -41,9 +43,14 @@ def run(arguments: dict[str, Any]) -> str:
 class _Listing:
     def __init__(self, most: int, since: float) -> None:
         self._most, self._since = most, since
-        self._files: list[tuple[str, int]] = []
+        self._files: list[tuple[str, int, bool]] = []
+        self._folders: dict[str, list[str]] = {}
         self._links = self._others = self._walked = self._names = 0
         self.more = False
+
+    def enter(self, folder: str, found: os.stat_result, names: list[str]) -> None:
+        if max(found.st_ctime, found.st_mtime) >= self._since and folder.isprintable():
+            self._folders[folder] = sorted(name for name in names if name.isprintable())
 
     def look(self, path: str, top: str) -> None:
         found = os.lstat(path)
@@ -53,15 +60,22 @@ class _Listing:
         elif stat.S_ISLNK(found.st_mode):
             self._links += 1
         elif stat.S_ISREG(found.st_mode) and path.isprintable():
-            self._files.append((os.path.relpath(path, top), found.st_size))
-            self._names += len(path)
+            name = os.path.relpath(path, top)
+            self._files.append((name, found.st_size, bool(found.st_mode & 0o111)))
+            self._names += len(json.dumps(name))
         else:
             self._others += 1
         self.more = len(self._files) > self._most or self._names > NAMES or self._walked > WALKED
 
     def text(self) -> str:
-        files = sorted(self._files)[: self._most]
-        return json.dumps({"files": files, "links": self._links, "others": self._others, "more": self.more})
+        files, folders = sorted(self._files)[: self._most], dict[str, list[str]]()
+        answer = {"files": files, "folders": folders, "links": self._links, "others": self._others, "more": self.more}
+        room = ANSWER - len(json.dumps(answer))
+        for folder, names in self._folders.items():
+            room -= len(json.dumps({folder: names}))
+            if room >= 0:
+                folders[folder] = names
+        return json.dumps(answer)
 
 
 def began(pid: int) -> float:
