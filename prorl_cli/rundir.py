@@ -318,6 +318,12 @@ def _write_private(path: Path, text: str) -> None:
         os.close(fd)
 
 
+def find_recipe(file: Path, here: Path = Path()) -> Path:
+    """The file itself, seen from `here`, or the recipe of that name that prorl ships."""
+    named = shipped("recipes") / f"{file.stem}.yaml"
+    return named if len(file.parts) == 1 and named.is_file() and not (here / file).is_file() else here / file
+
+
 def shipped(kind: str) -> Path:
     """Folder of what prorl ships (`recipes`, `slurm_templates`, `sif_defs`), from a wheel or from a checkout."""
     package = Path(__file__).parent

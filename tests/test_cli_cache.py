@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from prorl_cli.cli import main
-from prorl_cli.cli.pinning import pinned
+from prorl_cli.cli.definitions import wanted
+from prorl_cli.cli.pinning import pinned, with_image
 from prorl_cli.cli.preflight import checked
 from prorl_cli.errors import RecipeError
 from prorl_cli.images import facts_here, key, read_definition
@@ -78,6 +79,15 @@ def test_every_image_of_a_recipe_and_of_definitions_is_built_once(place, built):
     assert built("one", "--mode", "scratch")[0]["state"] == "built"
 
 
+def test_what_is_meant_twice_is_built_once_and_a_shipped_definition_goes_by_its_files_name(place, built):
+    (place / "other").mkdir()
+    (place / "again.yaml").write_text(RECIPE.format(image="one"))
+    rows = built("my.yaml", "again.yaml", "one", "other/../one.def")
+    assert [(row["name"], row["state"]) for row in rows] == [("one", "built")]
+    for words in (("math.def",), ("math",)):
+        assert wanted(words, place).files == (shipped("sif_defs") / "math.def",)
+
+
 def test_a_plain_log_has_a_line_for_each_change_and_ends_with_what_there_is(place, cache):
     lines = cache("build", "one").err.splitlines()
     assert [line.split(":")[1].strip() for line in lines] == ["building", "publishing", "built"]
@@ -136,6 +146,8 @@ def test_what_can_be_refused_is_refused_before_anything_is_begun(place, refused)
         (("gone.def",), "prorl ships code, math, stem, swe"),
         (("gone.yaml",), "no such recipe: gone.yaml"),
         (("quickstart",), "quickstart.yaml names no image: nothing to build"),
+        (("quickstart.yaml",), "quickstart.yaml names no image: nothing to build"),
+        (("",), "there is no definition"),
         (("path.yaml",), "is the file"),
         (("lost.yaml",), "there is no definition lost.def in"),
         (("one", "--mode", "fast"), "--mode fast: there are scratch, versioned, lock"),
@@ -290,7 +302,9 @@ def test_a_run_keeps_the_image_that_its_recipe_named_when_it_was_launched(place,
     assert kept.sandbox.image == row["path"]
     built("one", "--mode", "scratch")
     assert checked(recipe, ()).sandbox.image != row["path"]
-    assert pinned(kept, "NAME") == kept
+    assert pinned(kept) == kept
     Path(row["path"]).unlink()
     with pytest.raises(RecipeError, match="is gone from the cache: say its name with --set"):
-        pinned(kept, "NAME")
+        pinned(kept)
+    with pytest.raises(RecipeError, match="run `prorl cache build nothing`"):
+        pinned(with_image(kept, "nothing"))

@@ -5,11 +5,13 @@ Refuses everything that can be refused before the first is begun. Called by `cac
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -24,6 +26,9 @@ from prorl_cli.recipe import Recipe
 
 if TYPE_CHECKING:
     from prorl_cli.images import Definition, Image, Mode
+
+LOGS_S = 30 * 86400.0
+"""How long the folder of a job is kept that nobody took the result of: longer than a job waits or runs."""
 
 _STATES = {"RUNNING": "building", "PENDING": "queued"}
 """Of a job, in the words of a row."""
@@ -111,24 +116,33 @@ def _as_a_job(recipe: Recipe, root: Path, mode: Mode, arguments: Mapping[Path, d
     """What is there already needs no job."""
     from prorl_cli.images import Store, facts_here, key
 
-    one_at_a_time = threading.Lock()
+    one_at_a_time, folders = threading.Lock(), root / "jobs"
+    _forget_old(folders)
 
     def build_one(definition: Definition, row: Row) -> Image:
         made = Store(root).find(key(definition, mode, facts_here())) if mode != "scratch" else None
         if made is not None:
             return made
-        folder = root / "jobs" / f"{definition.name}-{secrets.token_hex(4)}"
+        folder = folders / f"{definition.name}-{secrets.token_hex(4)}"
         call = (build_there, root, definition.path, arguments[definition.path], mode)
         with one_at_a_time:
             job = submitted(folder, f"image-{definition.name}", recipe.cluster, recipe.cluster.rollout, *call)
         row.say("queued", f"job {job.job_id}")
         result = awaited(job, lambda state: row.say(_STATES.get(state, state.lower()), f"job {job.job_id}"))
+        shutil.rmtree(folder, ignore_errors=True)
         if isinstance(result, str):
             raise ProrlError(f"job {job.job_id}: {result}")
-        shutil.rmtree(folder, ignore_errors=True)
         return result
 
     return build_one
+
+
+def _forget_old(folders: Path) -> None:
+    """A job that ended without a word, or that nobody waited for, leaves a folder with its log."""
+    for folder in folders.glob("*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > LOGS_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def build_there(root: Path, path: Path, arguments: dict[str, str], mode: Mode) -> Image | str:

@@ -1,6 +1,6 @@
 """Which definitions a person means: a file, the name of a shipped one, or what a recipe's `sandbox.image` names.
 
-Refuses what is neither, with what there is. Called by `building` and `preflight`.
+Refuses what is neither, with what there is. Called by `building`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import Recipe, is_image_name, load_recipe
-from prorl_cli.rundir import shipped
+from prorl_cli.rundir import find_recipe, shipped
 
 _ARGUMENT = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
@@ -35,7 +35,7 @@ def wanted(words: Sequence[str], here: Path) -> Wanted:
             continue
         loaded = load_recipe(recipe)
         found = replace(found, files=(*found.files, *of_recipe(loaded, recipe)), recipe=found.recipe or loaded)
-    return replace(found, files=tuple(dict.fromkeys(found.files)))
+    return replace(found, files=tuple({file.parent.resolve() / file.name: file for file in found.files}.values()))
 
 
 def of_recipe(recipe: Recipe, file: Path) -> tuple[Path, ...]:
@@ -106,20 +106,20 @@ def _anchored(value: str) -> str:
 
 
 def _recipe_file(word: str, here: Path) -> Path | None:
+    found = find_recipe(Path(word), here)
     if word.endswith((".yaml", ".yml")):
-        return here / word
-    named = shipped("recipes") / f"{word}.yaml"
+        return found
     is_definition = "/" in word or word.endswith(".def") or word in _shipped() or (here / f"{word}.def").is_file()
-    return named if not is_definition and named.is_file() else None
+    return None if is_definition or found == here / word else found
 
 
 def _definition(word: str, here: Path) -> Path:
-    if "/" in word or word.endswith(".def"):
-        path = (here / word).absolute()
-        if not path.is_file():
-            raise UserError(f"there is no definition {path}; prorl ships {', '.join(_shipped())}")
-        return path
-    return _named(word, (here.absolute(),))
+    if "/" not in word:
+        return _named(word.removesuffix(".def"), (here.absolute(),))
+    path = (here / word).absolute()
+    if not path.is_file():
+        raise UserError(f"there is no definition {path}; prorl ships {', '.join(_shipped())}")
+    return path
 
 
 def _named(name: str, folders: Sequence[Path]) -> Path:

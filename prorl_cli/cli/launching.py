@@ -23,7 +23,7 @@ from prorl_cli.fsio import publish
 from prorl_cli.recipe import Recipe, with_overrides
 from prorl_cli.report import read_status
 from prorl_cli.report.status import read_recipe
-from prorl_cli.rundir import RunDir
+from prorl_cli.rundir import RunDir, find_recipe
 from prorl_cli.slurm import plan_processes, supervise
 from prorl_cli.spool.members import Outcome, StopOrder, current_attempt, order_stop, read_outcome, read_stop
 from prorl_cli.wire import certificate
@@ -36,7 +36,7 @@ def launch(
     file: Path, run_dir: Path | None, overrides: tuple[str, ...], *, dry_run: bool, wait: bool, check: bool
 ) -> int:  # fmt: skip
     """Check, make the run directory, run or submit; returns the exit code."""
-    file = preflight.find_recipe(file)
+    file = find_recipe(file)
 
     def further(recipe: Recipe) -> tuple[str, ...]:
         asked = recipe.cluster.executor == "slurm" and check and not dry_run
@@ -56,10 +56,11 @@ def resume(root: Path, overrides: tuple[str, ...], restore: int | None, *, wait:
     run = RunDir.open(root)
     last = max(run.attempts(), default=1)
     before = read_recipe(run, last)
-    recipe = pinned(with_overrides(before, overrides), "NAME")
-    if restore is None and recipe == before and (ended := read_outcome(run, last)) and ended.state == "done":
+    changed = with_overrides(before, overrides)
+    if restore is None and changed == before and (ended := read_outcome(run, last)) and ended.state == "done":
         print(f"{root} is done: {ended.reason}; go further with --set learner.steps=N")
         return 0
+    recipe = pinned(changed)
     for line in differences(before, recipe, max(run.weight_folders(), default=0)):
         print(line)
     if restore is not None and restore not in (0, *run.checkpoint_steps()):
@@ -78,7 +79,7 @@ def evaluate(
 ) -> int:  # fmt: skip
     """Roll out only the held-out tasks with `model`'s weights, here or on a node; prints pass@1."""
     fixed = (f"model={json.dumps(str(model.absolute()))}", "learner.steps=0", "cluster.executor=local")
-    file = preflight.find_recipe(file)
+    file = find_recipe(file)
     recipe = preflight.checked(file, (*overrides, *fixed))
     if not recipe.eval.n:
         raise UserError(f"{file} has no `eval.n`: add `--set eval.n=256`")

@@ -7,6 +7,7 @@ image that is gone. Called by `preflight` and `launching`.
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from prorl_cli.errors import RecipeError
@@ -15,25 +16,15 @@ from prorl_cli.recipe import Recipe, is_image_name
 _STORED = re.compile(r"sha256-[0-9a-f]{64}\.sif")
 
 
-def image_problems(recipe: Recipe, origin: str) -> list[str]:
-    """Why `sandbox.image` cannot be had; `origin` is what `prorl cache build` takes to build it."""
-    from prorl_cli.images import cache_root
-
+def pinned(recipe: Recipe, origin: str = "") -> Recipe:
+    """With the path of its image; `origin` is what `prorl cache build` takes to build it, by default the image's name.
+    Raises `RecipeError`."""
     image = recipe.sandbox.image
-    if is_image_name(image) and not _newest(image):
-        return [f"sandbox.image: there is no image {image} in {cache_root()}: run `prorl cache build {origin}`"]
+    if is_image_name(image):
+        return with_image(recipe, _newest(image, origin or image))
     if _STORED.fullmatch(Path(image).name) and not Path(image).exists():
-        return [f"sandbox.image: {image} is gone from the cache: say its name with --set sandbox.image=NAME"]
-    return []
-
-
-def pinned(recipe: Recipe, origin: str) -> Recipe:
-    """With the path of its image. Raises `RecipeError`."""
-    if problems := image_problems(recipe, origin):
-        raise RecipeError("\n".join(problems))
-    if not is_image_name(recipe.sandbox.image):
-        return recipe
-    return with_image(recipe, _newest(recipe.sandbox.image))
+        raise RecipeError(f"sandbox.image: {image} is gone from the cache: say its name with --set sandbox.image=NAME")
+    return recipe
 
 
 def with_image(recipe: Recipe, image: str) -> Recipe:
@@ -41,8 +32,12 @@ def with_image(recipe: Recipe, image: str) -> Recipe:
     return recipe.model_copy(update={"sandbox": recipe.sandbox.model_copy(update={"image": image})})
 
 
-def _newest(name: str) -> str:
+def _newest(name: str, origin: str) -> str:
     from prorl_cli.images import Store, cache_root
 
     found = Store(cache_root()).find(name)
-    return str(found.path) if found else ""
+    if found is None:
+        raise RecipeError(
+            f"sandbox.image: there is no image {name} in {cache_root()}: run `prorl cache build {shlex.quote(origin)}`"
+        )
+    return str(found.path)

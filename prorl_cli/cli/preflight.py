@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from prorl_cli.cli.pinning import image_problems, pinned, with_image
+from prorl_cli.cli.pinning import pinned, with_image
 from prorl_cli.coordinator.sampler import split
 from prorl_cli.errors import RecipeError, UserError
 from prorl_cli.recipe import Recipe, counted, load_recipe
-from prorl_cli.rundir import shipped
+from prorl_cli.rundir import find_recipe
+
+if TYPE_CHECKING:
+    from prorl_cli.tasks import Item
+
+MAX_NAMED = 3
+"""Tasks that are named for one reason."""
+MAX_REASONS = 10
+"""Reasons that are told of one source."""
 
 
 def validate(file: Path, overrides: tuple[str, ...]) -> str:
@@ -29,18 +39,15 @@ def checked(
     problems = _model_problems(recipe)
     for number, share in enumerate(shares):
         problems += _task_problems(recipe, number, share)
-    problems += (missing := image_problems(recipe, str(file)))
-    recipe = with_image(recipe, "") if missing else pinned(recipe, str(file))
+    try:
+        recipe = pinned(recipe, str(file))
+    except RecipeError as error:
+        problems.append(str(error))
+        recipe = with_image(recipe, "")
     problems += further(recipe)
     if problems:
         raise RecipeError(f"{file}: {counted(problems)}\n" + "\n".join(f"  {text}" for text in problems))
     return recipe
-
-
-def find_recipe(file: Path) -> Path:
-    """The file itself, or the recipe of that name that prorl ships."""
-    named = shipped("recipes") / file.with_suffix(".yaml").name
-    return named if not file.exists() and len(file.parts) == 1 and named.exists() else file
 
 
 def _model_problems(recipe: Recipe) -> list[str]:
@@ -53,16 +60,33 @@ def _task_problems(recipe: Recipe, number: int, held_out: int) -> list[str]:
     try:
         from prorl_cli.tasks import load_handler, open_source
 
-        load_handler(recipe.tasks[number])
+        handler = load_handler(recipe.tasks[number])
         source = open_source(recipe.tasks[number], recipe.seed)
         source.item(0, held_out=False)
     except UserError as error:
         return [f"tasks.{number}: {error}"]
     except ImportError as error:
         return [f"tasks.{number}: cannot be checked here ({error}): pip install 'prorl[train]'"]
+    problems = _unfit_rows(number, source.rows, partial(handler.unfit, eval_s=recipe.rollout.eval.timeout))
     if source.held_out_size is not None and source.held_out_size < held_out:
-        return [
+        problems.append(
             f"tasks.{number}: eval.n asks for {held_out} held-out tasks of {recipe.tasks[number].source}, "
             f"which has {source.held_out_size}: lower eval.n or give it `options: {{held_out: FILE}}`"
-        ]
-    return []
+        )
+    return problems
+
+
+def _unfit_rows(number: int, rows: Sequence[Item], unfit: Callable[[Item], str]) -> list[str]:
+    """Each reason once, with the tasks that it is one for."""
+    found: dict[str, list[str]] = {}
+    for item in rows:
+        if why := unfit(item):
+            found.setdefault(why, []).append(item.title)
+    told = [f"tasks.{number}: {_some(titles)}: {why}" for why, titles in found.items()]
+    more = f"tasks.{number}: and {len(told) - MAX_REASONS} more reasons like these"
+    return [*told[:MAX_REASONS], *([more] if len(told) > MAX_REASONS else [])]
+
+
+def _some(titles: Sequence[str]) -> str:
+    more = f" and {len(titles) - MAX_NAMED} more" if len(titles) > MAX_NAMED else ""
+    return ", ".join(titles[:MAX_NAMED]) + more
