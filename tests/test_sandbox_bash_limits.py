@@ -8,8 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prorl_cli.sandbox.boxed.shell import kin, script
-from prorl_cli.sandbox.boxed.shell.kin import Mark, Process
+from prorl_cli.sandbox.boxed import kin, processes
+from prorl_cli.sandbox.boxed.kin import Mark
+from prorl_cli.sandbox.boxed.processes import Process
+from prorl_cli.sandbox.boxed.shell import script
 from prorl_cli.sandbox.boxed.shell.ladder import GIVE_UP_S, KILL_S, KILL_SHELL_S, TERMINATE_S, Ladder, Step
 from tests.shell_driver import Driver
 
@@ -39,6 +41,13 @@ def running(*words):
 def unique(number=iter(range(1, 10**6))):
     """A number of seconds that no other `sleep` of this machine sleeps."""
     return f"{100000 + os.getpid()}.{next(number)}"
+
+
+def until(true, seconds=30):
+    give_up = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < give_up, "it never came true"
+        time.sleep(0.02)
 
 
 # --- time is up
@@ -161,10 +170,9 @@ def test_a_background_job_outlives_the_shell_and_its_output_is_not_cut_off(shell
     shell.run(
         "(while :; do echo tick; sleep 0.01; done > ~/log; true) & (while :; do echo noise; sleep 0.01; done) & echo $! > ~/pid; exit 1"
     )
-    assert "noise\n" in shell.run("sleep 0.2")["output"]
+    until(lambda: "noise\n" in shell.run("sleep 0.05")["output"])
     before = (shell.home / "log").stat().st_size
-    time.sleep(0.2)
-    assert (shell.home / "log").stat().st_size > before
+    until(lambda: (shell.home / "log").stat().st_size > before)
     shell.out("kill $(cat ~/pid)")
 
 
@@ -274,30 +282,37 @@ def test_the_ladder_spares_a_shell_that_has_answered_and_ends_when_nothing_is_le
     assert Ladder(0.0).step(0.0, answered=True, left=False) == Step(over=True)
 
 
+def process(pid, parent, started):
+    return Process(pid=pid, parent=parent, session=0, resident=0, cpu_s=0.0, started=started)
+
+
 def test_kin_are_the_new_ones_below_the_shell_or_orphaned():
     first, shell, since = 1, 10, Mark(ticks=100, pid=50)
-    listed = {
-        1: Process(0, 1), 10: Process(1, 5), 20: Process(10, 90), 30: Process(1, 80),  # the box, the shell, a job, a daemon
-        51: Process(10, 100), 52: Process(51, 101), 53: Process(1, 102), 54: Process(53, 200),  # the command's
-        60: Process(20, 150), 61: Process(60, 151), 62: Process(30, 152),  # of the old job and the old daemon
-        49: Process(10, 100), 70: Process(999, 150),  # of the same tick but earlier; of no known parent
-    }  # fmt: skip
-    assert sorted(kin.of_command(listed, first, shell, since)) == [51, 52, 53, 54]
-    assert sorted(kin.of_command(listed | {80: Process(0, 200)}, first, 0, since)) == [53, 54]
-    assert sorted(kin.below(listed, 20)) == [60, 61]
+    living = [
+        process(1, 0, 1), process(10, 1, 5), process(20, 10, 90), process(30, 1, 80),  # the box, the shell, a job, a daemon
+        process(51, 10, 100), process(52, 51, 101), process(53, 1, 102), process(54, 53, 200),  # the command's
+        process(60, 20, 150), process(61, 60, 151), process(62, 30, 152),  # of the old job and the old daemon
+        process(49, 10, 100), process(70, 999, 150),  # of the same tick but earlier; of no known parent
+    ]  # fmt: skip
+    assert sorted(kin.of_call(living, first, shell, since)) == [51, 52, 53, 54]
+    assert sorted(kin.of_call([*living, process(80, 0, 200)], first, 0, since)) == [53, 54]
 
 
 def test_the_list_of_processes_tells_what_has_just_been_started():
     mark = kin.mark()
-    assert not mark.precedes(os.getpid(), kin.processes()[os.getpid()])
+    assert not mark.precedes(processes.read(os.getpid()))
     child = psutil.Popen(["sleep", "100"])
     try:
-        assert mark.precedes(child.pid, kin.processes()[child.pid])
-        assert kin.of_command(kin.processes(), os.getpid(), 0, mark) == [child.pid]
+        assert mark.precedes(processes.read(child.pid))
+        assert kin.of_call(processes.living(), os.getpid(), 0, mark) == [child.pid]
+        assert processes.parent_of(child.pid) == os.getpid()
     finally:
         child.kill()
-        child.wait()
-    assert child.pid not in kin.processes()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.read(child.pid) is None
+    assert processes.parent_of(child.pid) == os.getpid(), "a dead one has a parent until it is waited for"
+    child.wait()
+    assert processes.parent_of(child.pid) == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"n done", b"n done x /", b"n done -1 /", b"n gone 1 /", b"\xff\xfe"])

@@ -7,10 +7,10 @@ from typing import get_args
 import pytest
 
 from prorl_cli.errors import UserError
-from prorl_cli.recipe import Sandbox
+from prorl_cli.recipe import ANYTHING, Sandbox
 from prorl_cli.sandbox import open_boxes
 from prorl_cli.sandbox.boxed import zygote
-from prorl_cli.sandbox.capabilities import ANYTHING, RUNTIMES, check
+from prorl_cli.sandbox.capabilities import RUNTIMES, check
 
 README = Path(__file__).parent.parent / "README.md"
 

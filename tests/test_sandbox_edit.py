@@ -139,6 +139,36 @@ def test_undo_goes_back_edit_by_edit_of_each_file_whatever_else_was_called(edit,
     assert (home / "a").read_text() == "0\n"
 
 
+def test_an_edit_that_was_made_but_not_answered_in_time_can_be_undone(home):
+    (home / "f").write_text("old\n")
+    arguments = {"command": "str_replace", "path": "f", "old_str": "old", "new_str": "new"}
+    with Driver(open_session, home) as driver:
+        call = driver.session.call(arguments, time.monotonic() + 60)
+        give_up = time.monotonic() + 30
+        while (home / "f").read_text() != "new\n":
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        call.tick(time.monotonic())  # its answer has not been read
+        assert call.result["outcome"] == "timeout"
+        call.settle()
+        assert driver(command="undo_edit", path="f")["outcome"] == "ok"
+        assert (home / "f").read_text() == "old\n"
+        assert driver(command="undo_edit", path="f")["outcome"] == "error", "there was one edit"
+
+
+def test_an_edit_that_was_cut_off_before_it_was_made_is_none_to_undo(home):
+    os.mkfifo(home / "slow")
+    with Driver(open_session, home) as driver:
+        call = driver.session.call({"command": "view", "path": "slow"}, time.monotonic())
+        call.tick(time.monotonic())
+        call.settle()
+        assert driver(command="undo_edit", path="slow")["outcome"] == "error"
+    unfinished = os.memfd_create("before")
+    os.pwrite(unfinished, b"half of what it was", 1)
+    assert not commands.saved(unfinished)
+    os.close(unfinished)
+
+
 def test_undos_are_bounded_in_bytes_and_in_number(edit, home, monkeypatch):
     monkeypatch.setattr(session, "MAX_KEPT", 10_000)
     monkeypatch.setattr(session, "MAX_UNDOS", 5)

@@ -41,6 +41,15 @@ def test_the_place_of_a_killed_process_is_free_at_once(tmp_path):
     assert gate.enter()
 
 
+def test_a_place_that_was_given_back_is_free_though_a_fork_holds_a_copy_of_it(tmp_path):
+    gate = Gate(str(tmp_path), {"node": 1})
+    permit = gate.enter()
+    copy = os.dup(permit[0])
+    give_back(permit)
+    assert gate.enter()
+    os.close(copy)
+
+
 def test_a_node_lets_more_pass_the_more_cores_it_has_and_images_have_gates_of_their_own():
     small, large, other = gate_widths("/a.sif", 2), gate_widths("/a.sif", 128), gate_widths("/b.sif", 128)
     assert list(small.values()) == [4, 4] and list(large.values()) == [64, 32]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prorl_cli.errors import UserError
-from prorl_cli.sandbox import capabilities, hostroot
+from prorl_cli.sandbox import hostroot, runtimes
 from tests.killing import wait
 from tests.sandbox_kit import (
     box_processes,
@@ -32,7 +32,7 @@ each_root = pytest.mark.parametrize("root", ["host", "image"])
 def settings(root, tmp_path, monkeypatch):
     """Of boxes with such a root: the image is a folder that holds next to nothing, which is enough."""
     if root == "host":
-        monkeypatch.setattr(capabilities, "ANYTHING", capabilities.ANYTHING | {"calculator"})
+        monkeypatch.setattr(runtimes, "ANYTHING", runtimes.ANYTHING | {"calculator"})
         return {}
     image = tmp_path / "an image, with a comma"
     for folder in ("bin", "etc", "home", "data"):
@@ -147,7 +147,7 @@ def test_it_has_no_power_and_can_gain_none(root, settings, tmp_path):
 
 
 def test_the_hosts_programs_run_and_its_etc_holds_nothing_of_the_site(tmp_path, monkeypatch):
-    monkeypatch.setattr(capabilities, "ANYTHING", capabilities.ANYTHING | {"calculator"})
+    monkeypatch.setattr(runtimes, "ANYTHING", runtimes.ANYTHING | {"calculator"})
     code = """
         import os, subprocess
         run = lambda *words: subprocess.run(words, capture_output=True, text=True).stdout.strip()
@@ -185,7 +185,7 @@ def _with(settings):
 
 
 def test_a_stopped_zygote_is_taken_down_with_all_it_holds(tmp_path, monkeypatch):
-    monkeypatch.setattr(capabilities, "ANYTHING", capabilities.ANYTHING | {"calculator"})
+    monkeypatch.setattr(runtimes, "ANYTHING", runtimes.ANYTHING | {"calculator"})
     monkeypatch.setattr("prorl_cli.sandbox.parent.LEAVE_S", 0.5)
 
     async def scene():

@@ -11,12 +11,12 @@ WALLED = ("bwrap", pytest.param("apptainer", marks=pytest.mark.cluster))
 each_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
 
 
-def scene(runtime, scratch, acts, **settings):
+def scene(runtime, scratch, acts, serve=("python", "edit", "calculator"), **settings):
     if runtime == "process":
         settings |= {"unsafe": True}
 
     async def whole():
-        async with one_box(runtime, scratch, serve=("python", "edit", "calculator"), **settings) as box:
+        async with one_box(runtime, scratch, serve=serve, **settings) as box:
             await acts(box)
 
     asyncio.run(whole())
@@ -108,3 +108,31 @@ def test_a_cell_that_forks_without_end_is_a_limit_and_the_state_is_kept(runtime,
         assert (await box.call("calculator", {"expression": "1"}, 20)).output == "1"
 
     scene(runtime, tmp_path, acts, processes=50)
+
+
+@each_runtime
+def test_a_limit_that_a_background_job_passes_is_not_the_running_calls(runtime, tmp_path):
+    """It lives in bash while a cell runs; the cell goes on, and the next call of the policy is told."""
+    job = "(until [ -e go ]; do sleep 0.05; done; tail /dev/zero; touch ended) >&- 2>&- &"
+    wait = "import os, time\nopen('go', 'w').close()\nwhile not os.path.exists('ended'): time.sleep(0.05)"
+
+    async def acts(box):
+        assert (await box.call("bash", {"command": job}, 30)).outcome == "ok"
+        cell = await python(box, f"{wait}\nprint('mine goes on')", 60)
+        assert (cell.outcome, cell.output) == ("ok", "mine goes on\n")
+        assert await box.get("ended") == b"", "the worker's own calls are not the policy's next one"
+        told = await box.call("bash", {"command": "touch begun"}, 30)
+        assert told.outcome == "limit:memory" and "what ran in the background was ended" in told.output
+        assert (await box.call("bash", {"command": "ls begun"}, 30)).facts["exit_code"] == 2, "it was not begun"
+        assert (await python(box, "1 + 1")).output == "2\n"
+
+    scene(runtime, tmp_path, acts, memory="300MiB", serve=("bash", "python"))
+
+
+def test_a_limit_that_the_running_call_passes_is_its_own(tmp_path):
+    async def acts(box):
+        result = await box.call("bash", {"command": "sleep 60 & echo part; tail /dev/zero"}, 60)
+        assert result.outcome == "limit:memory" and result.output.startswith("part\n")
+        assert (await box.call("bash", {"command": "echo next"}, 30)).output == "next\n"
+
+    scene("bwrap", tmp_path, acts, memory="300MiB", serve=("bash",))

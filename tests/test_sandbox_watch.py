@@ -16,7 +16,7 @@ from prorl_cli.sandbox.boxed.watch import Limits, Usage, Watch, judge, size_belo
 LIMITS = Limits(memory=100, cpu=10.0, processes=4, disk=1000)
 SHELL, MAKE, COMPILER, DAEMON = 10, 11, 12, 13
 TREE = [
-    Process(pid=pid, parent=parent, session=SHELL, resident=resident, cpu_s=0.0)
+    Process(pid=pid, parent=parent, session=SHELL, resident=resident, cpu_s=0.0, started=0)
     for pid, parent, resident in ((SHELL, 1, 5), (MAKE, SHELL, 10), (COMPILER, MAKE, 40), (DAEMON, 1, 20))
 ]
 SIZES = {process.pid: process.resident for process in TREE}
@@ -60,7 +60,7 @@ def test_without_processor_time_everything_goes():
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=12))
 def test_a_branch_is_its_root_and_all_whose_line_of_parents_leads_there(parents):
-    made = [Process(pid=n + 1, parent=p, session=0, resident=0, cpu_s=0.0) for n, p in enumerate(parents)]
+    made = [Process(pid=n + 1, parent=p, session=0, resident=0, cpu_s=0.0, started=0) for n, p in enumerate(parents)]
     parent = {process.pid: process.parent for process in made}
 
     def leads_there(pid, seen=()):

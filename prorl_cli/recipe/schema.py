@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -10,6 +11,9 @@ from prorl_cli.recipe.units import Duration, Size
 
 TINY = "builtin:tiny"
 """The model that `warmstart` makes on the spot."""
+
+ANYTHING = frozenset(["bash", "python", "edit"])
+"""Tools with which a policy can do whatever its walls allow; they need a root to do it in."""
 
 
 class Section(BaseModel):
@@ -82,6 +86,10 @@ class Sandbox(Section):
         if self.image and self.runtime not in ("apptainer", "bwrap"):
             raise ValueError(f"`image` is for `runtime: apptainer` or `bwrap`, not for {self.runtime!r}")
         return self
+
+    def need_walls(self, tools: Iterable[str]) -> list[str]:
+        """Those that may not be served without."""
+        return [] if self.unsafe else sorted(ANYTHING.intersection(tools))
 
 
 class Stage(Section):
@@ -340,8 +348,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _tools_that_can_do_anything_have_walls(self) -> Recipe:
-        mighty = [name for name in self.agent.tools if name in ("bash", "python", "edit")]
-        if mighty and self.sandbox.runtime == "process" and not self.sandbox.unsafe:
+        mighty = self.sandbox.need_walls(self.agent.tools)
+        if mighty and self.sandbox.runtime == "process":
             raise ValueError(
                 f"`sandbox.runtime: process` has no walls, and {', '.join(mighty)} can do all that you can: take "
                 "another runtime, or say `sandbox.unsafe: true`"

@@ -86,21 +86,13 @@ class Box:
         seconds = time.monotonic() - began
         return ToolResult(output=reply.output, outcome=reply.outcome, seconds=seconds, facts=reply.facts)
 
-    async def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file; a relative path is below the box's home. Raises `FileRefused`."""
-        await transfer.put(self.call, {path: data}, mode)
-
     async def put_all(self, folder: str, files: Mapping[str, bytes], mode: int = 0o644) -> None:
-        """Write files below a folder. Raises `FileRefused`."""
+        """Write files below a folder, which is below the box's home if it is relative. Raises `FileRefused`."""
         await transfer.put(self.call, {f"{folder}/{name}": data for name, data in files.items()}, mode)
 
     async def get(self, path: str, limit: int = GET_BYTES) -> bytes:
         """Read a file of at most `limit` bytes. Raises `FileRefused`."""
         return await transfer.get(self.call, path, limit)
-
-    async def get_all(self, folder: str, limit: int = GET_BYTES) -> dict[str, bytes]:
-        """The files below a folder, by names relative to it. Raises `FileRefused`."""
-        return await transfer.get_all(self.call, folder, limit)
 
     async def _ask(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Reply:
         self._calls += 1

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox
 
-ANYTHING = frozenset(["bash", "python", "edit"])
-"""Tools with which the policy can do whatever its walls allow; they need a root to do it in."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
@@ -64,9 +61,9 @@ RUNTIMES = {
 
 def check(runtime: str, sandbox: Sandbox, serve: Collection[str]) -> None:
     """Raises `UserError` where boxes of `runtime` may not serve these tools."""
-    without_walls = sorted(ANYTHING.intersection(serve))
-    if without_walls and not RUNTIMES[runtime].walls and not sandbox.unsafe:
+    mighty = sandbox.need_walls(serve)
+    if mighty and not RUNTIMES[runtime].walls:
         raise UserError(
-            f"sandbox.runtime: boxes would run as {runtime}, which has no walls, and {', '.join(without_walls)} can do "
+            f"sandbox.runtime: boxes would run as {runtime}, which has no walls, and {', '.join(mighty)} can do "
             "anything there: make bwrap or apptainer work (`prorl doctor` says how), or say `sandbox.unsafe: true`"
         )

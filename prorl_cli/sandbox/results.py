@@ -15,6 +15,7 @@ import msgspec
 
 from prorl_cli.sandbox.boxed.forking import EXIT_OWN_DOING
 from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, EXIT_SETUP
+from prorl_cli.sandbox.boxed.tool_run import signal_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ def judge(notice: Ended) -> Death:
         return Death(by_policy=False, how=notice.why)
     if os.WIFSIGNALED(notice.status):
         ending = os.WTERMSIG(notice.status)
-        name = signal.Signals(ending).name if ending in set(signal.Signals) else f"signal {ending}"
+        name = signal_name(ending)
         own = ending in _OWN_CRASHES
         return Death(by_policy=own, how=f"died of {name}" if own else f"was killed by {name} from outside")
     code = os.WEXITSTATUS(notice.status)

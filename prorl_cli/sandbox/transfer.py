@@ -7,7 +7,6 @@ its doing, and the host is never touched. Called by `box`.
 from __future__ import annotations
 
 import base64
-import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -70,14 +69,6 @@ async def get(ask: Ask, path: str, limit: int) -> bytes:
             return bytes(data)
         if not piece:
             raise FileRefused(f"{path} ends before its {size} bytes")
-
-
-async def get_all(ask: Ask, folder: str, limit: int) -> dict[str, bytes]:
-    """The files below a folder, by names relative to it, of at most `limit` bytes together."""
-    found = json.loads(await _asked(ask, "_listing", {"path": folder}))
-    if (total := sum(size for _, size in found)) > limit:
-        raise FileRefused(f"{folder} has {total} bytes (at most {limit})")
-    return {name: await get(ask, f"{folder}/{name}", limit) for name, _ in found}
 
 
 async def _asked(ask: Ask, tool: str, arguments: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ Called by the supervisor and by sessions.
 
 from __future__ import annotations
 
-import errno
 import math
 
 from prorl_cli.sandbox.boxed import tool_run
@@ -21,7 +20,7 @@ class Answered:
     @classmethod
     def for_want(cls, error: OSError) -> Answered:
         """Of what a child needs; the policy may hold all of it."""
-        what = {errno.EAGAIN: "processes", errno.ENOMEM: "memory"}.get(error.errno or 0)
+        what = tool_run.limit_of(error)
         return cls(tool_run.limited(what) if what else tool_run.failed(f"it could not be begun: {error.strerror}"))
 
     def descriptors(self) -> tuple[int, ...]:

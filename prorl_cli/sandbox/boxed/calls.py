@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where programs are looked for in a box that does not say."""
+
 Result = dict[str, Any]
 """`outcome` (ok, error, timeout, limit:NAME, killed), `output` for the policy, `facts` (small JSON) for graders."""
 

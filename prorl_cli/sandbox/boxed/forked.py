@@ -6,6 +6,7 @@ takes everything below with it. A `Plain` one adopts orphans and owns the boxes'
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from prorl_cli import nodelocal
 from prorl_cli.sandbox.boxed import inside, isolation, rooted, tree
 from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.kinds import Box
+from prorl_cli.sandbox.boxed.removing import Removers
 from prorl_cli.sandbox.boxed.rooted import Root
 from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, leave
 from prorl_cli.sandbox.boxed.tools import load_tools, rehearse
@@ -36,11 +38,13 @@ class _Forked:
         self._limits = Limits(**config["limits"])
         self._loaded = load_tools(config["serve"], config["tools"])
         self.tools = sorted(self._loaded.paths)
+        self._made = 0
 
     def prepare(self) -> None:
         rehearse(self._loaded)
 
     def make(self, like: str = "") -> Box:
+        self._made += 1
         hand, theirs = socket.socketpair()
         with theirs:
             return Box(self._fork(theirs, like), hand)
@@ -64,7 +68,7 @@ class Walled(_Forked):
         self._root = Root(**config["root"]) if config["root"] else None
         self._in_memory = False
         self._trash = f"/scratch/{config['name']}"
-        self._made = 0
+        self._removers = Removers(self._become_user)
 
     def prepare(self) -> None:
         if self._drop_root:
@@ -92,11 +96,10 @@ class Walled(_Forked):
         with open(read_end) as words:
             why = words.read()
         os.waitpid(trial, 0)
-        self._remove("/node/trial")
+        self._removers.remove("/node/trial")
         return why
 
     def make(self, like: str = "") -> Box:
-        self._made += 1
         box = super().make(like)
         box.folder = f"/node/{self._made}" if self._root and not self._in_memory else ""
         return box
@@ -107,32 +110,25 @@ class Walled(_Forked):
 
     def bury(self, box: Box, status: int, living: Collection[int]) -> tuple[int, str]:
         if box.folder:
-            self._remove(box.folder)
+            self._removers.remove(box.folder)
         return status, ""
 
-    def orphaned(self, living: Collection[int]) -> None:
+    def orphaned(self, pid: int, living: Collection[int]) -> None:
         """It was in a namespace that has ended whole, or has removed a box's folder."""
+        self._removers.at_work.discard(pid)
 
     def leave(self, boxes: Collection[Box]) -> None:
         """The zygote's exit ends them; what they wrote is removed before."""
         if not self._root:
             return
         tree.clear(CLEAR_S)  # all children: one may have been on its way when the word came
-        os.waitpid(self._remove("/node"), 0)
-        os.rmdir(self._trash)  # noqa: PTH106 - see `isolation._write`
-
-    def _remove(self, folder: str) -> int:
-        """In a child: large folders take their time, and they belong to the boxes' user."""
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self._become_user()
-                nodelocal.remove(Path(folder))
-            finally:
-                os._exit(0)
-        return pid
+        self._removers.remove("/node")
+        with contextlib.suppress(OSError):  # no process could be had: the worker removes it
+            os.waitpid(-1, 0)
+            os.rmdir(self._trash)  # noqa: PTH106 - see `isolation._write`
 
     def _become_user(self) -> None:
+        """Whom a box belongs to, and all that it wrote."""
         if self._drop_root:
             isolation.become_nobody()
 
@@ -200,7 +196,9 @@ class Plain(_Forked):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        self._own = Path(config["folder"])
+        self._own: str = config["folder"]
+        self._homes: dict[int, str] = {}
+        self._removers = Removers()
 
     def prepare(self) -> None:
         isolation.adopt_orphans()
@@ -212,18 +210,33 @@ class Plain(_Forked):
 
     def bury(self, box: Box, status: int, living: Collection[int]) -> tuple[int, str]:
         if status != EXIT_CLOSED:
-            tree.kill_children(spare=living)  # what its supervisor could not clear is ours now
-        nodelocal.remove(self._own / str(box.pid))
+            self._kill_orphans(living)  # what its supervisor could not clear is ours now
+        self._removers.remove(self._homes.pop(box.pid))
         return status, ""
 
-    def orphaned(self, living: Collection[int]) -> None:
-        tree.kill_children(spare=living)  # an orphan's children are orphans now
+    def orphaned(self, pid: int, living: Collection[int]) -> None:
+        if pid in self._removers.at_work:
+            self._removers.at_work.discard(pid)
+        else:
+            self._kill_orphans(living)  # an orphan's children are orphans now
+
+    def _kill_orphans(self, living: Collection[int]) -> None:
+        tree.kill_children(spare=self._removers.at_work.union(living))
 
     def leave(self, boxes: Collection[Box]) -> None:
         for box in boxes:
             os.kill(box.pid, signal.SIGTERM)
         tree.clear(CLEAR_S, patience_s=4 * LEAVE_S)
-        nodelocal.remove(self._own)
+        nodelocal.remove(Path(self._own))
+
+    def make(self, like: str = "") -> Box:
+        box = super().make(like)
+        self._homes[box.pid] = self._home()
+        return box
+
+    def _home(self) -> str:
+        """Of the box that is made now; by number, for a process's may be used again before its folder is removed."""
+        return f"{self._own}/{self._made}"
 
     def _fork(self, hand: socket.socket, like: str) -> int:
         parent = os.getpid()
@@ -234,7 +247,7 @@ class Plain(_Forked):
                 isolation.die_with_parent(parent, signal.SIGTERM)  # a SIGKILL would leave its tools' children behind
                 os.setsid()
                 isolation.adopt_orphans()
-                own = f"{self._own}/{os.getpid()}"
+                own = self._home()
                 os.mkdir(own, 0o700)  # noqa: PTH102 - see `isolation._write`
                 os.chdir(own)
                 os.environ["HOME"] = os.environ["TMPDIR"] = own

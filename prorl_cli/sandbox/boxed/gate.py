@@ -50,9 +50,11 @@ class Gate:
 
 
 def give_back(permit: list[int]) -> None:
-    """Close its descriptors; twice is fine."""
+    """Let go of its locks, whoever has a copy of them by a fork; twice is fine."""
     while permit:
-        os.close(permit.pop())
+        descriptor = permit.pop()
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def _locked(file: Path) -> int:

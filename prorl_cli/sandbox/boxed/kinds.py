@@ -57,8 +57,8 @@ class Kind(Protocol):
     def bury(self, box: Box, status: int, living: Collection[int]) -> tuple[int, str]:
         """After its end: leave nothing of it. Its wait status, and why it never came up if it did not."""
 
-    def orphaned(self, living: Collection[int]) -> None:
-        """A process that is no box has ended below this one."""
+    def orphaned(self, pid: int, living: Collection[int]) -> None:
+        """Process `pid`, which was no box, has ended below this one."""
 
     def leave(self, boxes: Collection[Box]) -> None:
         """End all of them and all that is theirs."""

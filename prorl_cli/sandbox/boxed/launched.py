@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from prorl_cli import nodelocal
-from prorl_cli.sandbox.boxed import isolation, tree
+from prorl_cli.sandbox.boxed import isolation, processes, tree
 from prorl_cli.sandbox.boxed.cloning import clone, ensure_folder
 from prorl_cli.sandbox.boxed.forking import CLEAR_S
 from prorl_cli.sandbox.boxed.gate import Gate, give_back
 from prorl_cli.sandbox.boxed.kinds import Box
+from prorl_cli.sandbox.boxed.removing import Removers
 from prorl_cli.sandbox.boxed.supervisor import EXIT_CLOSED, EXIT_SETUP
 
 START_S = 100.0
@@ -53,7 +54,7 @@ class Launched:
         self._layer: bool = config["layer"]
         self._gate = Gate(config["gate"], config["widths"])
         self._made = 0
-        self._removers: set[int] = set()
+        self._removers = Removers()
 
     def prepare(self) -> None:
         isolation.adopt_orphans()
@@ -126,7 +127,7 @@ class Launched:
 
     def kill(self, box: Box) -> None:
         """Its first process takes all others along; a launcher that stays even then goes the hard way."""
-        if box.inner and tree.parent_of(box.inner) == box.pid:
+        if box.inner and processes.parent_of(box.inner) == box.pid:
             tree.kill(box.inner)
             box.inner = 0
             box.leave_by = time.monotonic() + LEAVE_S
@@ -135,26 +136,16 @@ class Launched:
 
     def bury(self, box: Box, status: int, living: Collection[int]) -> tuple[int, str]:
         if status != EXIT_CLOSED:
-            tree.kill_children(spare=self._removers.union(living))  # what a killed launcher held is ours now
+            tree.kill_children(spare=self._removers.at_work.union(living))  # what a killed launcher held is ours now
         why = "" if box.up else f"its launcher ended: {_complaint(box.errors) or f'wait status {status}'}"
         os.close(box.errors)
         if box.folder:
-            self._remove(box.folder)
+            self._removers.remove(box.folder)
         return _of_first_process(status), why
 
-    def _remove(self, folder: str) -> None:
-        """In a child: large folders take their time."""
-        self._removers = {pid for pid in self._removers if tree.parent_of(pid) == os.getpid()}
-        pid = os.fork()
-        if pid == 0:
-            try:
-                nodelocal.remove(Path(folder))
-            finally:
-                os._exit(0)
-        self._removers.add(pid)
-
-    def orphaned(self, living: Collection[int]) -> None:
+    def orphaned(self, pid: int, living: Collection[int]) -> None:
         """It was ended when its launcher was buried, or has removed a box's folder."""
+        self._removers.at_work.discard(pid)
 
     def leave(self, boxes: Collection[Box]) -> None:
         for box in boxes:

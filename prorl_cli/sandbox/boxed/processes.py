@@ -1,6 +1,6 @@
-"""The processes below this one, as /proc shows them; refuses nothing: who ends while it is read is left out.
+"""Processes as /proc shows them, which nobody else reads; refuses nothing: who ends while it is read is left out.
 
-Called by `watch` and `forking`.
+Called by whoever in a box, or beside it, must know what else runs there.
 """
 
 from __future__ import annotations
@@ -10,22 +10,30 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_TICKS = os.sysconf("SC_CLK_TCK")
+TICKS = os.sysconf("SC_CLK_TCK")
+"""Of the clock by which the kernel tells the birth of a process, a second."""
 
 
 class Process(NamedTuple):
-    """`resident` bytes, shared ones included; `cpu_s` of itself and of all children that it has waited for."""
+    """`resident` bytes, shared ones included; `cpu_s` of itself and of all children that it has waited for; `started`
+    in ticks since boot."""
 
     pid: int
     parent: int
     session: int
     resident: int
     cpu_s: float
+    started: int
+
+
+def living() -> list[Process]:
+    """All that can be seen; dead ones that wait for their parent are left out."""
+    return [process for entry in os.listdir("/proc") if entry.isdigit() and (process := read(entry))]
 
 
 def below(root: int) -> list[Process]:
     """Every living descendant of process `root`."""
-    found = [process for entry in os.listdir("/proc") if entry.isdigit() and (process := _read(entry))]
+    found = living()
     wanted = branch(found, {root})
     return [process for process in found if process.pid in wanted and process.pid != root]
 
@@ -43,19 +51,35 @@ def branch(processes: Iterable[Process], roots: Collection[int]) -> set[int]:
     return found
 
 
-def _read(pid: str) -> Process | None:
-    text = text_of(pid, "stat")
-    fields = text.rpartition(")")[2].split()
+def read(pid: int | str) -> Process | None:
+    """One of them; None where it has ended."""
+    fields = _stat(pid)
     if not fields or fields[0] in "ZX":
         return None
-    cpu = sum(map(int, fields[11:15])) / _TICKS
-    resident = int(fields[21]) * _PAGE
-    return Process(pid=int(pid), parent=int(fields[1]), session=int(fields[3]), resident=resident, cpu_s=cpu)
+    return Process(
+        pid=int(pid),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        resident=int(fields[21]) * _PAGE,
+        cpu_s=sum(map(int, fields[11:15])) / TICKS,
+        started=int(fields[19]),
+    )
+
+
+def parent_of(pid: int) -> int:
+    """Its parent, which a dead one has until it is waited for; 0 where it is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def _stat(pid: int | str) -> list[str]:
+    """Of its line all behind its name, which may hold anything."""
+    return _text_of(pid, "stat").rpartition(")")[2].split()
 
 
 def proportional(pid: int) -> int:
     """Resident bytes in which a page that n processes share counts 1/n; 0 where the kernel does not say."""
-    for line in text_of(pid, "smaps_rollup").splitlines():
+    for line in _text_of(pid, "smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return 0
@@ -63,13 +87,13 @@ def proportional(pid: int) -> int:
 
 def written(pid: int) -> int:
     """Bytes that it has written to anything."""
-    for line in text_of(pid, "io").splitlines():
+    for line in _text_of(pid, "io").splitlines():
         if line.startswith("wchar:"):
             return int(line.split()[1])
     return 0
 
 
-def text_of(pid: int | str, name: str) -> str:
+def _text_of(pid: int | str, name: str) -> str:
     """A file of its folder in /proc; empty where it has ended or is not ours to read."""
     try:
         fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)

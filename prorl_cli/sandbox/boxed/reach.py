@@ -16,7 +16,7 @@ from prorl_cli.sandbox.boxed.tools import ToolError, refused
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_KINDS = {
+KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
@@ -24,6 +24,7 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
+"""What is no file."""
 
 
 @contextlib.contextmanager
@@ -84,5 +85,5 @@ def _mode(folder: int, name: str) -> int:
 
 def _kind(folder: int, name: str) -> str:
     with contextlib.suppress(OSError):
-        return _KINDS.get(stat.S_IFMT(_mode(folder, name)), "a file")
+        return KINDS.get(stat.S_IFMT(_mode(folder, name)), "a file")
     return "gone"

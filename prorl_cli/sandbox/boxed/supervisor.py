@@ -19,12 +19,12 @@ from collections import deque
 from types import ModuleType
 from typing import Any, NoReturn
 
-from prorl_cli.sandbox.boxed import isolation, tool_run, tree
+from prorl_cli.sandbox.boxed import isolation, kin, tool_run, tree
 from prorl_cli.sandbox.boxed.answered import Answered
-from prorl_cli.sandbox.boxed.calls import Call, Session, Setting
+from prorl_cli.sandbox.boxed.calls import Call, Result, Session, Setting
 from prorl_cli.sandbox.boxed.forking import CLEAR_S, ForkedCall
 from prorl_cli.sandbox.boxed.frames import Frames, pack
-from prorl_cli.sandbox.boxed.watch import Watch
+from prorl_cli.sandbox.boxed.watch import Passed, Watch
 
 EXIT_CLOSED, EXIT_SETUP = 0, 70
 """Told to go; could not be set up."""
@@ -50,8 +50,9 @@ class Supervisor:
         self._asked: deque[dict[str, Any]] = deque()
         self._call: Call | None = None
         self._answering: dict[str, Any] = {}
+        self._since = kin.tick()
         self._sessions: dict[str, Session] = {}
-        self._broken_limit = ""
+        self._passed_in_background = ""
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> NoReturn:
@@ -141,26 +142,41 @@ class Supervisor:
 
     def _look(self, now: float) -> None:
         roots = [session.root for session in self._sessions.values() if session.root]
-        what = self._watch.look(now, roots, in_call=self._call is not None)
-        if what and self._call:
-            self._call.limited(what)
-        elif what:
-            self._broken_limit = what
+        passed = self._watch.look(now, roots, in_call=self._call is not None)
+        if passed and self._call and self._is_of_call(passed):
+            self._call.limited(passed.what)
+        elif passed:
+            self._passed_in_background = passed.what
+
+    def _is_of_call(self, passed: Passed) -> bool:
+        """Whether anything of the call in progress had to go, or it could not be told what had to."""
+        root = self._session_in_call.root if self._session_in_call else 0
+        own = {root, *kin.of_call(passed.living, os.getpid(), root, self._since)}
+        return not passed.ended or not own.isdisjoint(passed.ended)
 
     # ── a call ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, asked: dict[str, Any]) -> None:
-        limit = self._broken_limit or ("" if self._watch.cpu_left_s else "cpu")
-        self._broken_limit = ""
-        if limit:
-            self._send({"id": asked["id"], **tool_run.limited(limit)})
+        if refusal := self._refusal(asked["tool"]):
+            self._send({"id": asked["id"], **refusal})
             return
         self._answering = asked
+        self._since = kin.tick()
         try:
             self._call = self._called(asked)
         except OSError as error:
             self._call = Answered.for_want(error)
         self._watch.wake(time.monotonic())
+
+    def _refusal(self, tool: str) -> Result | None:
+        """Why a call is not even begun. What ran between the policy's calls, or beside one, is told to its next one."""
+        if not self._watch.cpu_left_s:
+            return tool_run.limited("cpu")
+        what = "" if tool.startswith("_") else self._passed_in_background
+        if not what:
+            return None
+        self._passed_in_background = ""
+        return tool_run.limited(what, "what ran in the background was ended, and this call was not begun")
 
     def _called(self, asked: dict[str, Any]) -> Call:
         tool, name, timeout_s = self._tools[asked["tool"]], asked["tool"], asked["timeout_s"]

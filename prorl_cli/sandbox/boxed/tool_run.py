@@ -19,8 +19,8 @@ from prorl_cli.sandbox.boxed.tools import Run, ToolError
 MAX_OUTPUT = 256 * 1024
 """Characters of one tool result; the agent cuts further, to tokens."""
 
-_EXIT_MEMORY, _EXIT_PROCESSES = 66, 67
-_EXHAUSTED = {errno.ENOMEM: _EXIT_MEMORY, errno.EAGAIN: _EXIT_PROCESSES}
+_EXHAUSTED = {errno.ENOMEM: "memory", errno.EAGAIN: "processes"}
+_EXITS = {"memory": 66, "processes": 67}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP}
 
 
@@ -32,9 +32,9 @@ def run(tool: Run, arguments: dict[str, Any], out: int) -> NoReturn:
     try:
         _write(out, frames.pack(_result(tool, arguments)))
     except MemoryError:
-        os._exit(_EXIT_MEMORY)
+        os._exit(_EXITS["memory"])
     except OSError as error:
-        os._exit(_EXHAUSTED.get(error.errno or 0, 1))
+        os._exit(_EXITS.get(limit_of(error), 1))
     os._exit(0)
 
 
@@ -46,7 +46,7 @@ def _result(tool: Run, arguments: dict[str, Any]) -> Result:
     except MemoryError:
         raise
     except Exception as error:  # the boundary of the tool: whatever it met is the policy's to read
-        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        if isinstance(error, OSError) and limit_of(error):
             raise
         return failed(f"{type(error).__name__}: {error}")
 
@@ -72,20 +72,33 @@ def failed(why: str) -> Result:
 def verdict(status: int) -> Result:
     """What became of a child that ended with wait status `status` and left no result."""
     if os.WIFEXITED(status):
-        limit = {_EXIT_MEMORY: "memory", _EXIT_PROCESSES: "processes"}.get(os.WEXITSTATUS(status))
+        limit = next((limit for limit, code in _EXITS.items() if code == os.WEXITSTATUS(status)), "")
         return limited(limit) if limit else failed("the tool ended without a result")
     ending = os.WTERMSIG(status)
     if ending == signal.SIGXCPU:
         return limited("cpu")
-    name = signal.Signals(ending).name if ending in set(signal.Signals) else f"signal {ending}"
     if ending in _CRASHES:
-        return failed(f"the tool died of {name}")
-    return {"outcome": "killed", "output": f"the tool's process was killed by {name} from outside its box"}
+        return failed(f"the tool died of {signal_name(ending)}")
+    return {
+        "outcome": "killed",
+        "output": f"the tool's process was killed by {signal_name(ending)} from outside its box",
+    }
 
 
-def limited(what: str) -> Result:
+def signal_name(number: int) -> str:
+    """Also of one that Python has no name for."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def limit_of(error: OSError) -> str:
+    """Of what the system had none left; empty where it says no for another reason."""
+    return _EXHAUSTED.get(error.errno or 0, "")
+
+
+def limited(what: str, more: str = "") -> Result:
     """A limit of the box was reached."""
-    return {"outcome": f"limit:{what}", "output": f"error: the box reached its limit of {what}"}
+    words = f"error: the box reached its limit of {what}"
+    return {"outcome": f"limit:{what}", "output": f"{words}: {more}" if more else words}
 
 
 def timed_out(seconds: float) -> Result:

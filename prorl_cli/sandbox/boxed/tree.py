@@ -12,21 +12,7 @@ import signal
 import time
 from collections.abc import Collection
 
-
-def children() -> list[int]:
-    """Living and dead children of this process, by one pass over /proc (not every kernel lists them)."""
-    own = os.getpid()
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and parent_of(entry) == own]
-
-
-def parent_of(pid: int | str) -> int:
-    """Its parent; 0 where it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            stat = file.read()
-    except OSError:
-        return 0
-    return int(stat.rpartition(")")[2].split()[1])
+from prorl_cli.sandbox.boxed import processes
 
 
 def childless() -> bool:
@@ -46,10 +32,11 @@ def kill(pid: int) -> None:
 
 
 def kill_children(spare: Collection[int] = ()) -> None:
-    """SIGKILL every child but those spared."""
-    for pid in children():
-        if pid not in spare:
-            kill(pid)
+    """SIGKILL every child but those spared, by one pass over /proc: not every kernel lists them."""
+    own = os.getpid()
+    for process in processes.living():
+        if process.parent == own and process.pid not in spare:
+            kill(process.pid)
 
 
 def clear(within_s: float, patience_s: float = 0.0) -> bool:

@@ -48,6 +48,14 @@ class Usage(NamedTuple):
     disk_grew: bool
 
 
+class Passed(NamedTuple):
+    """A limit was, and the processes `ended` had to go for it, of all that were `living`."""
+
+    what: str
+    ended: Collection[int]
+    living: Sequence[Process]
+
+
 def judge(usage: Usage, limits: Limits) -> str:
     """The limit that is passed, or nothing. A full disk that nothing fills further is no news: it can be tidied."""
     if usage.cpu_s >= limits.cpu:
@@ -95,16 +103,15 @@ class Watch:
         """Not counting what still runs."""
         return max(0.0, self.limits.cpu - self._reaped_s)
 
-    def look(self, now: float, roots: Collection[int], *, in_call: bool) -> str:
-        """The limit that was passed and for which processes were ended, or nothing."""
+    def look(self, now: float, roots: Collection[int], *, in_call: bool) -> Passed | None:
+        """The limit that was passed, after what ran has been ended for it."""
         living = processes.below(os.getpid())
         usage = self._usage(living, now)
         what = judge(usage, self.limits)
-        if what:
-            self._end(what, living, roots)
+        ended = self._end(what, living, roots) if what else set()
         pause_s = HASTE_S if what else LOOK_S if in_call else IDLE_S
         self.due = now + pause_s if living else math.inf
-        return what
+        return Passed(what, ended, living) if what else None
 
     def _usage(self, living: Sequence[Process], now: float) -> Usage:
         memory = sum(process.resident for process in living)
@@ -122,13 +129,15 @@ class Watch:
         ended = time.monotonic()
         self._walk_at = ended + (ended - began) / WALK_SHARE
 
-    def _end(self, what: str, living: Sequence[Process], roots: Collection[int]) -> None:
+    def _end(self, what: str, living: Sequence[Process], roots: Collection[int]) -> set[int]:
         sizes = {process.pid: process.resident for process in living}
         if what == "disk":
             sizes = {process.pid: processes.written(process.pid) for process in living}
             self._disk = math.inf  # what was written until the end is no growth of whoever runs next
-        for pid in victims(what, living, roots, sizes):
+        ended = victims(what, living, roots, sizes)
+        for pid in ended:
             tree.kill(pid)
+        return ended
 
 
 def size_below(folder: int) -> float:

@@ -222,7 +222,7 @@ class Zygote:
                 if box := self._boxes.pop(ended[0], None):
                     self._bury(box, ended[1])
                 else:
-                    self._kind.orphaned(self._boxes)
+                    self._kind.orphaned(ended[0], self._boxes)
 
     def _bury(self, box: Box, status: int) -> None:
         if not box.up:

@@ -1,7 +1,8 @@
 """What the edit tool can do: view, create, str_replace, insert, undo_edit. Each answers in words.
 
-Before a file changes, what it was is written to descriptor `SAVED`; what an undo puts back comes from descriptor
-`UNDONE`. Called by `session`, in a child. Refuses arguments that a command does not take.
+Before a file changes, what it was is written to descriptor `SAVED`, its first byte last, so that what was not saved to
+its end is told apart (`saved`). What an undo puts back comes from descriptor `UNDONE`. Called by `session`, in a child.
+Refuses arguments that a command does not take.
 """
 
 from __future__ import annotations
@@ -99,9 +100,9 @@ def insert(path: str, insert_line: int, insert_text: str) -> str:
 
 def undo_edit(path: str) -> str:
     """Put back what a file was before its last edit by this tool."""
-    with open(UNDONE, "rb", closefd=False) as saved:
-        saved.seek(0)
-        data = saved.read()
+    with open(UNDONE, "rb", closefd=False) as memory:
+        memory.seek(0)
+        data = memory.read()
     if not data:
         raise ToolError(f"there is no edit of {path} to undo")
     if data[:1] == _ABSENT:
@@ -231,11 +232,16 @@ def _change(before: texts.Text, text: str) -> None:
 
 
 def _save(before: texts.Text | None) -> None:
-    with open(SAVED, "wb", closefd=False) as saved:
-        if before:
-            saved.write(_PRESENT + before.mode.to_bytes(_MODE, "big") + before.data)
-        else:
-            saved.write(_ABSENT)
+    if before:
+        with open(SAVED, "wb", closefd=False) as memory:
+            memory.seek(1)
+            memory.write(before.mode.to_bytes(_MODE, "big") + before.data)
+    os.pwrite(SAVED, _PRESENT if before else _ABSENT, 0)
+
+
+def saved(memory: int) -> bool:
+    """Whether what a file was is there, so that the file itself may be another by now."""
+    return os.pread(memory, 1, 0) in (_PRESENT, _ABSENT)
 
 
 def _edited(path: str, at: int, new: str) -> str:

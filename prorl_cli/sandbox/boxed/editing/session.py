@@ -1,7 +1,8 @@
 """The edit tool as a session of the box: a child per call, and what files were before their last edits.
 
 Refuses to remember more than `MAX_KEPT` bytes and `MAX_UNDOS` edits: the oldest are forgotten. What is remembered
-lies in memory files that the children fill and read, so the first process of the box never touches a file.
+lies in memory files that the children fill and read, so the first process of the box never touches a file. An edit
+that was cut off (timeout, limit) may have been made, so it can be undone: at worst a file gets what it has.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ class EditSession:
             os.dup2(last[1] if last else os.memfd_create("nothing"), commands.UNDONE)
             self._setting.become()
 
-        def settled(ok: bool) -> None:
-            if ok and arguments["command"] == "undo_edit" and last:
+        def settled(outcome: str) -> None:
+            if outcome == "ok" and arguments["command"] == "undo_edit" and last:
                 self._forget(last)
-            if ok and os.fstat(before).st_size:
+            if outcome != "error" and commands.saved(before):
                 self._keep((key, before))
             else:
                 os.close(before)
@@ -81,18 +82,19 @@ class EditSession:
 
 
 class EditCall(ForkedCall):
-    """Says `settled` whether the edit was made."""
+    """Says `settled` its outcome."""
 
     def __init__(
         self,
         arguments: dict[str, Any],
         timeout_s: float,
         become: Callable[[], None],
-        settled: Callable[[bool], None],
+        settled: Callable[[str], None],
     ) -> None:
         self._settled = settled
         super().__init__(commands.run, arguments, timeout_s, become, alone=False)
 
     def settle(self) -> None:
         super().settle()
-        self._settled(bool(self.result and self.result["outcome"] == "ok"))
+        assert self.result, "nothing is settled before its answer"
+        self._settled(self.result["outcome"])

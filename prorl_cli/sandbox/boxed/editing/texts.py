@@ -13,18 +13,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from prorl_cli.sandbox.boxed.reach import KINDS
 from prorl_cli.sandbox.boxed.tools import ToolError, refused
 
 MAX_BYTES = 4 * 2**20
 """Of a file that is viewed or edited."""
 
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a folder",
-}
 _NO_TEMPORARY = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV}
 """A file may be writable where its folder is not, or be mounted by itself."""
 
@@ -68,7 +62,7 @@ def read(path: str) -> Text:
 
 def _contents(path: str) -> tuple[bytes, int]:
     if not stat.S_ISREG(mode := Path(path).stat().st_mode):
-        raise ToolError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, not a file")
+        raise ToolError(f"{path} is {KINDS.get(stat.S_IFMT(mode), 'no file')}, not a file")
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -14,6 +14,7 @@ import os
 import stat
 from typing import Any
 
+from prorl_cli.sandbox.boxed import processes
 from prorl_cli.sandbox.boxed.tools import ToolError
 
 SLACK_S = 2.0
@@ -26,7 +27,7 @@ WALKED = 200_000
 
 def run(arguments: dict[str, Any]) -> str:
     """See the module's own page."""
-    listing = _Listing(arguments["most"], began(os.getppid()) - SLACK_S)
+    listing = _Listing(arguments["most"], _began(os.getppid()) - SLACK_S)
     top = os.path.realpath(arguments["folder"])
     if not os.path.isdir(top) or os.path.islink(arguments["folder"]):  # noqa: PTH112, PTH114 - small in every box
         raise ToolError("the folder is gone")
@@ -78,10 +79,10 @@ class _Listing:
         return json.dumps(answer)
 
 
-def began(pid: int) -> float:
-    """When a process began, in seconds since the epoch."""
-    with open(f"/proc/{pid}/stat") as file:
-        ticks = int(file.read().rpartition(")")[2].split()[19])
+def _began(pid: int) -> float:
+    """When a living process began, in seconds since the epoch."""
+    process = processes.read(pid)
+    assert process, "who asked for this waits for its answer"
     with open("/proc/stat") as file:
         boot = next(int(line.split()[1]) for line in file if line.startswith("btime "))
-    return boot + ticks / os.sysconf("SC_CLK_TCK")
+    return boot + process.started / processes.TICKS

@@ -16,13 +16,12 @@ from typing import Any, NoReturn
 
 from prorl_cli.sandbox.boxed import tool_run, tree
 from prorl_cli.sandbox.boxed.bounded import Bounded
-from prorl_cli.sandbox.boxed.calls import Result, Setting
+from prorl_cli.sandbox.boxed.calls import PATH, Result, Setting
 from prorl_cli.sandbox.boxed.forking import CLEAR_S, EXIT_OWN_DOING
 
 STDOUT, STDERR = (256 * 1024, 4096), (0, 4096)
 """Bytes kept of head and tail: verdicts are read from the one, people read the end of the other."""
 
-_FOLDERS = "/usr/local/bin:/usr/bin:/bin"
 _CHUNK = 64 * 1024
 
 
@@ -57,7 +56,7 @@ def _program(name: str, folder: str) -> str | None:
     it fails like any other."""
     if "/" in name and not os.path.isabs(name):  # noqa: PTH117 - see `isolation._write`
         return os.path.join(folder, name)  # noqa: PTH118
-    return shutil.which(name, path=os.environ.get("PATH", _FOLDERS))
+    return shutil.which(name, path=os.environ.get("PATH", PATH))
 
 
 class Program:
@@ -149,7 +148,7 @@ def _become(setting: Setting, argv: list[str], folder: str, ends: tuple[int, ...
         setting.become()
         with contextlib.suppress(OSError):
             os.chdir(folder)
-        kept = {"PATH": _FOLDERS, "LANG": "C.UTF-8"} | os.environ
+        kept = {"PATH": PATH, "LANG": "C.UTF-8"} | os.environ
         os.execve(argv[0], argv, kept | {"HOME": setting.home, "PYTHONDONTWRITEBYTECODE": "1"})
     finally:
         os._exit(127)

@@ -48,7 +48,6 @@ _QUIET = {"MPLBACKEND": "Agg", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat
 
 _LONGEST_ANSWER = 64 * 1024
 _PIECE = 256 * 1024
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,9 @@ class Child:
         living = processes.below(os.getpid())
         session = {process.pid for process in living if process.session == self.pid}
         branch = processes.branch(living, session) - {self.pid}
-        return {pid for pid in branch if _born(pid) >= since}
+        return {
+            process.pid for process in living if process.pid in branch and process.started >= since * processes.TICKS
+        }
 
     def close(self) -> None:
         for descriptor in self.descriptors():
@@ -193,12 +194,6 @@ class Child:
             self.up, self.name = True, words[1]
         else:
             self.answer = Answer(int(number), *words)
-
-
-def _born(pid: int) -> float:
-    """0 where it has ended."""
-    fields = processes.text_of(pid, "stat").rpartition(")")[2].split()
-    return int(fields[19]) / _TICKS if fields else 0.0
 
 
 def _framed(body: bytes) -> bytes:

@@ -8,14 +8,13 @@ to wait: it is called by the supervisor's loop.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import signal
 import time
 from typing import Any
 
-from prorl_cli.sandbox.boxed import tree
+from prorl_cli.sandbox.boxed import tool_run, tree
 from prorl_cli.sandbox.boxed.bounded import Bounded
 from prorl_cli.sandbox.boxed.calls import Result, Setting
 from prorl_cli.sandbox.boxed.interpreter.child import Answer, Child
@@ -121,8 +120,8 @@ class CellCall:
         try:
             self._session.start()
         except OSError as error:
-            limits = {errno.EAGAIN: "limit:processes", errno.ENOMEM: "limit:memory"}
-            self._finish(limits.get(error.errno or 0, "error"), f"no interpreter could be started: {error.strerror}")
+            limit = tool_run.limit_of(error)
+            self._finish(f"limit:{limit}" if limit else "error", f"no interpreter could be started: {error.strerror}")
         else:
             self._advance()
 
@@ -257,5 +256,4 @@ def _death_facts(status: int) -> dict[str, Any]:
 
 
 def _signal_name(status: int) -> str:
-    number = os.WTERMSIG(status)
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return tool_run.signal_name(os.WTERMSIG(status))

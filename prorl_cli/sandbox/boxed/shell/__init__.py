@@ -2,6 +2,6 @@
 
 Lines go in and records come out by the socket, which no command sees; what commands print comes through a pipe. So
 nothing a command prints can be taken for an answer, and when a record says that it is done, all of its output is in
-the pipe. `session` is what the box's first process drives; `script`, `output`, `ladder` and the choice of `state` and
-`kin` are pure. Refuses nothing that bash accepts: no parser stands before it.
+the pipe. `session` is what the box's first process drives; `script`, `answers`, `ladder` and the choice of `state` are
+pure. Refuses nothing that bash accepts: no parser stands before it.
 """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import Any
 
+from prorl_cli.sandbox.boxed import tool_run
 from prorl_cli.sandbox.boxed.calls import Result
 
 _KEPT = "a new one has its directory, variables and functions"
@@ -44,8 +44,7 @@ def how_ended(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"exited with code {code}"
-    known = -code in set(signal.Signals)
-    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
+    return f"was killed by {tool_run.signal_name(-code)}"
 
 
 def answer(outcome: str, text: str, facts: dict[str, Any], notes: list[str]) -> Result:

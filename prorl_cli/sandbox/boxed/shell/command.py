@@ -7,16 +7,16 @@ before it has begun is replaced, and the command handed to the next. Called by `
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from prorl_cli.sandbox.boxed import kin, processes, tool_run
 from prorl_cli.sandbox.boxed.bounded import Bounded
 from prorl_cli.sandbox.boxed.calls import Result
-from prorl_cli.sandbox.boxed.shell import answers, kin, script
+from prorl_cli.sandbox.boxed.shell import answers, script
 from prorl_cli.sandbox.boxed.shell.ladder import LOOK_S, Ladder
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class BashCall:
         if self._session.shell:
             self._session.kill(f"did not listen ({error})")
             self._again()
-        elif error.errno == errno.EAGAIN:
-            self.result = answers.failed("no process is left for a shell", "limit:processes")
+        elif limit := tool_run.limit_of(error):
+            self.result = answers.failed(f"no shell could be started: {error.strerror}", f"limit:{limit}")
         else:
             self.result = answers.failed(error.strerror or str(error))
 
@@ -156,7 +156,7 @@ class BashCall:
 
     def _left(self) -> list[int]:
         shell = self._session.shell
-        return kin.of_command(kin.processes(), os.getpid(), shell.pid if shell else 0, self._since)
+        return kin.of_call(processes.living(), os.getpid(), shell.pid if shell else 0, self._since)
 
     def _sweep(self) -> None:
         for _ in range(_SWEEPS):

@@ -15,14 +15,13 @@ import termios
 from collections.abc import Mapping
 from typing import NoReturn
 
-from prorl_cli.sandbox.boxed.calls import Setting
+from prorl_cli.sandbox.boxed.calls import PATH, Setting
 from prorl_cli.sandbox.boxed.shell import script
 
 _CHUNK = 64 * 1024
 _BURST = 16
 """Chunks read at once, before whoever polls may look elsewhere."""
 
-_FOLDERS = "/usr/local/bin:/usr/bin:/bin"
 _QUIET = {
     "TERM": "dumb",
     "COLUMNS": "200",
@@ -43,7 +42,7 @@ _DEFAULTS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGCHLD", "SIGPIPE", "SI
 
 def find_bash() -> str | None:
     """The program, on the box's search path."""
-    folders = os.environ.get("PATH", _FOLDERS).split(":")
+    folders = os.environ.get("PATH", PATH).split(":")
     paths = (f"{folder}/bash" for folder in folders if folder.startswith("/"))
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
@@ -51,7 +50,7 @@ def find_bash() -> str | None:
 def environment(inherited: Mapping[str, str], home: str) -> dict[str, str]:
     """Of a shell."""
     kept = {name: value for name, value in inherited.items() if name not in _OF_ANOTHER}
-    return {"PATH": _FOLDERS, "LANG": "C.UTF-8"} | kept | _QUIET | {"HOME": home}
+    return {"PATH": PATH, "LANG": "C.UTF-8"} | kept | _QUIET | {"HOME": home}
 
 
 class Pipe:

@@ -12,9 +12,10 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from prorl_cli.sandbox.boxed import kin, processes
 from prorl_cli.sandbox.boxed.answered import Answered
 from prorl_cli.sandbox.boxed.calls import Call, Setting
-from prorl_cli.sandbox.boxed.shell import answers, kin, script
+from prorl_cli.sandbox.boxed.shell import answers, script
 from prorl_cli.sandbox.boxed.shell.command import BashCall
 from prorl_cli.sandbox.boxed.shell.process import Pipe, Shell, find_bash
 from prorl_cli.sandbox.boxed.shell.state import States
@@ -79,7 +80,7 @@ class BashSession:
 
     def _restart(self) -> None:
         if self.shell:
-            kin.send(kin.below(kin.processes(), self.shell.pid), signal.SIGKILL)
+            kin.send((process.pid for process in processes.below(self.shell.pid)), signal.SIGKILL)
             self.kill("")
         self._fresh()
 
