@@ -2,7 +2,7 @@
 
 The lock is the kernel's, so it goes with the last process that holds its descriptor, however that ends; a shared
 filesystem needs other means (`fsio`). Refuses to touch a folder that is locked. Called by `sandbox` (by
-boxes, too) and `engine`.
+boxes, too), `engine` and `images`.
 """
 
 from __future__ import annotations
