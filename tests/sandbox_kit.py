@@ -166,7 +166,7 @@ def orphans_come_here():
         libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def settle(known=(), within_s=5.0):
+def settle(known=(), within_s=30.0):
     """Wait until this process has no children but the known ones; those left are returned."""
     deadline = time.monotonic() + within_s
     while left := [child for child in box_processes() if child.pid not in known]:
@@ -185,7 +185,7 @@ def reap(processes):
             continue
 
 
-async def until(condition, within_s=5.0):
+async def until(condition, within_s=30.0):
     """Poll a fact of the operating system that nothing announces."""
     deadline = time.monotonic() + within_s
     while not condition():

@@ -3,6 +3,7 @@
 import shutil
 import time
 
+import psutil
 import pytest
 
 from prorl_cli.sandbox.boxed.shell.script import WHOLE
@@ -293,9 +294,12 @@ def test_a_bash_that_cannot_run_is_an_error_in_words(driver, tmp_path):
 
 
 def test_a_shell_that_dies_between_two_commands_is_replaced_and_said_to_be(shell):
-    shell.out("x=1; (sleep 0.1; kill -9 $$) & ")
-    shell.out("y=1")
-    time.sleep(0.3)
+    pid = int(shell.out("x=1; (until [ -e go ]; do sleep 0.05; done; kill -9 $$) & echo $$"))
+    shell.out("y=1; touch go")
+    until = time.monotonic() + 30
+    while psutil.pid_exists(pid):
+        assert time.monotonic() < until
+        time.sleep(0.02)
     result = shell.run("echo $x")
     assert result["output"].startswith("1\n[the shell was killed by SIGKILL"), result
     assert result["facts"] == {"exit_code": 0, "cwd": str(shell.home), "restarted": True, "omitted": 0}

