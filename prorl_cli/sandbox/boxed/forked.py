@@ -33,6 +33,7 @@ class _Forked:
     """What both kinds share."""
 
     note = ""
+    quiet_ms, haste_ms = 10, 1
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._limits = Limits(**config["limits"])

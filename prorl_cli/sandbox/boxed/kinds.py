@@ -33,10 +33,16 @@ class Box:
 
 
 class Kind(Protocol):
-    """One way to make boxes; `tools` are the names they serve, `note` what a worker should know of the node."""
+    """One way to make boxes; `tools` are the names they serve, `note` what a worker should know of the node.
+
+    Without a message for `quiet_ms` another spare is made: not while a box just started wants the processor; after
+    `haste_ms` where none is left, for starts may come back to back.
+    """
 
     tools: list[str]
     note: str
+    quiet_ms: int
+    haste_ms: int
 
     def prepare(self) -> None:
         """Once, before the first box."""

@@ -45,6 +45,8 @@ class Launched:
     """By `launch`, a command with its `environment`, past the node's gate; with a folder each if boxes keep a `layer`
     on disk."""
 
+    quiet_ms = haste_ms = 50  # to launch one takes a core for longer than that: the first action comes first
+
     def __init__(self, config: dict[str, Any]) -> None:
         self.note: str = config["note"]
         self.tools: list[str] = config["tools"]

@@ -41,10 +41,6 @@ SPARES = 2
 """Boxes made ahead of need."""
 GATE = 4
 """Boxes on their way at once: mounting many images at the same time makes each slower than one after the other."""
-QUIET_MS = 10
-"""Without a message for that long, a further spare is made: not while a box just started wants the processor."""
-HASTE_MS = 1
-"""The same where no spare is left: starts come back to back, and the next one would wait for a whole fork."""
 GATE_MS = 20
 """Until a zygote that found the node's gate full asks again."""
 TICK_MS = 100
@@ -86,7 +82,7 @@ class Zygote:
         if self._held_up:
             return GATE_MS
         if self._wants_spares():
-            return QUIET_MS if self._spares else HASTE_MS
+            return self._kind.quiet_ms if self._spares else self._kind.haste_ms
         return None if all(box.leave_by == math.inf for box in self._boxes.values()) else TICK_MS
 
     def _turn(self, ready: Collection[int]) -> None:
