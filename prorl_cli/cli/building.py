@@ -60,7 +60,7 @@ def build(words: Sequence[str], asked: Asked, as_json: bool) -> int:
     root = cache_root()
     there = _as_a_job(_with_cluster(found.recipe), root, mode, arguments) if asked.slurm else None
     with opened_rows([definition.name for definition in definitions], as_json) as rows:
-        return _all(definitions, there or _here(root, mode), rows, asked)
+        return _all(definitions, there or _here(root, mode, min(asked.jobs or 1, len(definitions))), rows, asked)
 
 
 def _mode(word: str) -> Mode:
@@ -103,11 +103,11 @@ def _with_cluster(recipe: Recipe | None) -> Recipe:
     return recipe
 
 
-def _here(root: Path, mode: Mode) -> Build:
+def _here(root: Path, mode: Mode, at_once: int) -> Build:
     from prorl_cli.images import Store
 
     def build_one(definition: Definition, row: Row) -> Image:
-        return Store(root).build(definition, mode, progress=lambda now: row.say(now.stage, now.line))
+        return Store(root, at_once=at_once).build(definition, mode, tell=row.say)
 
     return build_one
 

@@ -41,7 +41,7 @@ _LONGEST = 1 << 16
 
 T = TypeVar("T")
 Tell = Callable[[str, str], None]
-"""Told a stage (`building`, …) and a line."""
+"""Told a stage of the work and a line."""
 
 
 class BuildFailed(ProrlError):

@@ -22,7 +22,7 @@ _NAME = re.compile(r"(?P<number>\d{6})\.(claim|beat|end)")
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """The last word of a claim: `built`, `left` or `failed`, and for others why."""
+    """The last word of a claim: `built`; `left`, so another may try; or `failed`, as others would, and why."""
 
     outcome: str
     words: str = ""

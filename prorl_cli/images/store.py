@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from pathlib import Path
 from prorl_cli import fsio
 from prorl_cli.errors import ProrlError, UserError
 from prorl_cli.images import bundle, collect, stage
-from prorl_cli.images.build import BuildFailed, Made, NodeFault, made
+from prorl_cli.images.build import BuildFailed, Made, NodeFault, Tell, made
 from prorl_cli.images.build_log import BuildLog
 from prorl_cli.images.check import BadImage, check_header
 from prorl_cli.images.contest import GRACE_S, Claim, Contest, GiveUp, Reuse
@@ -35,15 +35,6 @@ from prorl_cli.images.uses import held
 
 _SETTLE_S = 0.5
 """How long an image may be out of sight that `gc` was about to remove."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What happens to the image `name`: `warning`, `reused`, `waiting`, `building`, `publishing`."""
-
-    name: str
-    stage: str
-    line: str
 
 
 def cache_root() -> Path:
@@ -103,16 +94,16 @@ class Store:
         mode: Mode = "lock",
         *,
         program: Program | None = None,
-        progress: Callable[[Progress], None] = lambda _: None,
+        tell: Tell = lambda *_: None,
     ) -> Image:
         """The image of a definition: found, built by this process, or by another while this one waits.
 
-        `scratch` takes no image that is there when it begins. Raises `BuildFailed`, `UserError`.
+        `scratch` takes no image that is there when it begins. `tell` is told a line of what happens, after one of
+        `warning`, `reused`, `waiting`, `building` and `publishing`. Raises `BuildFailed`, `UserError`.
         """
         facts = facts_here()
         wanted = key(definition, mode, facts)
         found = self._shelf.of_key(wanted)
-        tell = _teller(definition.name, progress)
         for words in definition.warnings:
             tell("warning", words)
         if found and mode != "scratch":
@@ -248,7 +239,7 @@ class _Order:
     key: str
     facts: Facts
     program: Program
-    tell: Callable[[str, str], None]
+    tell: Tell
 
     def manifest(self, result: Made, number: int, digest: str, path: Path, log: Path) -> Manifest:
         return Manifest(
@@ -261,7 +252,3 @@ class _Order:
             log=hashlib.sha256(log.read_bytes()).hexdigest(), bash=result.contents.bash,
             python=result.contents.python, packages=result.contents.packages,
         )  # fmt: skip
-
-
-def _teller(name: str, progress: Callable[[Progress], None]) -> Callable[[str, str], None]:
-    return lambda stage, line: progress(Progress(name, stage, line))
