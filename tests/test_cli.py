@@ -122,12 +122,14 @@ def test_rows_that_nobody_could_grade_are_refused_together(tmp_path, recipe):
     tests = {"cases": [{"command": ["true"]}], "timeout": 600}
     rows = [{"id": f"task-{n}", "question": f"Question {n}", "editable": ["a"], "tests": tests} for n in range(12)]
     rows.append({"question": "A slower one", "editable": ["a"], "tests": {**tests, "timeout": 700}})
+    rows.append({"id": "handless", "question": "Fast", "editable": ["a"], "tests": {**tests, "timeout": 1}})
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     sources = "tasks=[{domain: code, source: rows.jsonl}, {domain: math, source: rows.jsonl}]"
     text = refused(tmp_path, "launch", recipe, "--run-dir", "run", "--set", sources)
     assert re.search(r"tasks\.0: (task-\d+, ){2}task-\d+ and 9 more: its tests may take 600 s: rollout\.eval", text)
     assert "tasks.0: 'A slower one': its tests may take 700 s" in text
-    assert re.search(r"tasks\.1: (task-\d+, ){2}task-\d+ and 10 more: it has tests: only the domains code and", text)
+    assert re.search(r"tasks\.1: (task-\d+, ){2}task-\d+ and 11 more: it has tests: only the domains code and", text)
+    assert "tasks.0: handless: its files are to be changed: agent.tools must have one of bash, edit, python" in text
 
 
 def test_a_shipped_recipe_is_known_by_its_name(tmp_path):

@@ -74,6 +74,8 @@ def verify(wanted: Sequence[str], as_json: bool) -> int:
     else:
         for image, why in found:
             print(f"{image.name} {image.key[:SHORT]}: {why or 'ok'}")
+        if not found:
+            print(f"no images in {cache_root()}")
     return 1 if any(why for _, why in found) else 0
 
 

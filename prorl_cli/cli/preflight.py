@@ -67,7 +67,8 @@ def _task_problems(recipe: Recipe, number: int, held_out: int) -> list[str]:
         return [f"tasks.{number}: {error}"]
     except ImportError as error:
         return [f"tasks.{number}: cannot be checked here ({error}): pip install 'prorl[train]'"]
-    problems = _unfit_rows(number, source.rows, partial(handler.unfit, eval_s=recipe.rollout.eval.timeout))
+    unfit = partial(handler.unfit, eval_s=recipe.rollout.eval.timeout, tools=recipe.agent.tools)
+    problems = _unfit_rows(number, source.rows, unfit)
     if source.held_out_size is not None and source.held_out_size < held_out:
         problems.append(
             f"tasks.{number}: eval.n asks for {held_out} held-out tasks of {recipe.tasks[number].source}, "

@@ -11,6 +11,7 @@ risky code goes through `job.verifiers.call`; whatever a stage raises fails that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,9 +63,9 @@ class Handler(ABC):
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
 
-    def unfit(self, item: Item, eval_s: float) -> str:
-        """Why no member could be graded on `item` within EVAL's clock, in words; empty where nothing speaks against it.
-        Asked of every row of a file before a run begins."""
+    def unfit(self, item: Item, eval_s: float, tools: Collection[str]) -> str:
+        """Why no policy with those tools could earn anything by `item` within EVAL's clock, in words; empty where
+        nothing speaks against it. Asked of every row of a file before a run begins."""
         return ""
 
     @abstractmethod

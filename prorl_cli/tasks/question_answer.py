@@ -6,6 +6,8 @@ is worth 0. Serves every domain that names no handler of its own; a handler of y
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from prorl_cli.agent import Episode, Message, run_episode
 from prorl_cli.tasks.answers import extract_answer
 from prorl_cli.tasks.handler import Handler, Job, Score
@@ -16,7 +18,7 @@ from prorl_cli.trajectory import StopReason
 class QuestionAnswer(Handler):
     """The generic handler."""
 
-    def unfit(self, item: Item, eval_s: float) -> str:
+    def unfit(self, item: Item, eval_s: float, tools: Collection[str]) -> str:
         """A task that is graded by tests has no answer."""
         return "it has tests: only the domains code and swe grade them" if "tested" in item.payload else ""
 

@@ -8,8 +8,11 @@ task of theirs without tests is a question with an answer.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from prorl_cli.agent import Episode
 from prorl_cli.errors import UserError
+from prorl_cli.recipe import ANYTHING
 from prorl_cli.tasks.grading import Graded, Grading
 from prorl_cli.tasks.handler import Job, Score
 from prorl_cli.tasks.patch import Patch, Refused, from_answer, from_box
@@ -32,22 +35,25 @@ class Tested(QuestionAnswer):
     keeps_box = True
     serves = ("edit",)  # which makes it a box with programs in it
 
-    def unfit(self, item: Item, eval_s: float) -> str:
-        """Tests need their time."""
+    def unfit(self, item: Item, eval_s: float, tools: Collection[str]) -> str:
+        """Tests need their time, and files somebody who changes them."""
         task = tested(item)
-        if task is None or task.tests.timeout + SET_UP_S <= eval_s:
-            return ""
-        return (
-            f"its tests may take {task.tests.timeout:g} s: rollout.eval.timeout must be {SET_UP_S:g} s more at least, "
-            f"and is {eval_s:g} s"
-        )
+        if task and task.tests.timeout + SET_UP_S > eval_s:
+            return (
+                f"its tests may take {task.tests.timeout:g} s: rollout.eval.timeout must be {SET_UP_S:g} s more at "
+                f"least, and is {eval_s:g} s"
+            )
+        if task and task.editable and ANYTHING.isdisjoint(tools):
+            return f"its files are to be changed: agent.tools must have one of {', '.join(sorted(ANYTHING))}"
+        return ""
 
     async def init(self, job: Job) -> None:
         """The box, with the task's files in it."""
         task = tested(job.item)
         if task is None:
             return
-        if why := self.unfit(job.item, job.eval_s):  # `resume` may have set another clock
+        tools = [tool.name for tool in job.tools.tools]
+        if why := self.unfit(job.item, job.eval_s, tools):  # `resume` may have set another clock
             raise UserError(f"{job.item.title}: {why}")
         if job.tools.tools:
             await job.tools.box.open()
@@ -85,7 +91,7 @@ async def _work(job: Job, task: TestedTask, episode: Episode) -> Patch:
     if episode.stop_reason not in GRADED:
         raise Refused(f"the episode ended by {episode.stop_reason}")
     if not task.answer_file:
-        return await from_box(task, job.tools.box) if job.tools.tools else Patch(files={})
+        return await from_box(task, job.tools.box)
     if episode.stop_reason is not StopReason.ANSWERED:
         raise Refused(f"there is no answer: the episode ended by {episode.stop_reason}")
     return from_answer(task, episode.answer)
