@@ -18,7 +18,7 @@ from prorl_cli.errors import InfraError
 from tests.hostile_kit import box_of, boxes_of, on, out, run, scratch
 from tests.images import image
 from tests.sandbox_bugs import EVERY, WALLED
-from tests.sandbox_kit import box_processes, look, probe, until
+from tests.sandbox_kit import box_processes, look, need_runtime, probe, until
 
 __all__ = ["scratch"]
 
@@ -315,6 +315,8 @@ def test_a_sibling_is_neither_seen_traced_nor_ended(runtime, tmp_path, scratch):
 
 @on("apptainer")
 def test_jobs_that_hold_files_of_a_packed_image_open_delay_no_end_and_keep_no_mount(runtime, scratch):
+    need_runtime(runtime)
+
     async def scene():
         async with box_of(runtime, scratch, image=str(image("sif"))) as box:
             await out(
