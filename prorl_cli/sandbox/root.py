@@ -19,11 +19,12 @@ from typing import Any
 
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox
+from prorl_cli.sandbox.boxed import rooted
 from prorl_cli.sandbox.boxed import tools as boxed
 
 PACKAGE = Path(__file__).parent.parent
 
-HOME = "/.prorl"
+HOME = rooted.PRORL
 """Where in a box all that is prorl's lies."""
 
 _CODE = ("nodelocal.py", "sandbox/boxed")
