@@ -13,12 +13,15 @@ import pytest
 
 from prorl_cli.cli import main
 from prorl_cli.cli.definitions import wanted
+from prorl_cli.cli.launching import resume
 from prorl_cli.cli.pinning import pinned, with_image
 from prorl_cli.cli.preflight import checked
 from prorl_cli.errors import RecipeError
+from prorl_cli.fsio import publish
 from prorl_cli.images import facts_here, key, read_definition
 from prorl_cli.recipe import is_image_name, load_recipe
-from prorl_cli.rundir import shipped
+from prorl_cli.rundir import RunDir, shipped
+from prorl_cli.spool.members import Outcome, claim_attempt, publish_outcome
 from tests.images_kit import DEF, begun, fake, make_definition
 from tests.quick_run import prorl
 
@@ -308,3 +311,16 @@ def test_a_run_keeps_the_image_that_its_recipe_named_when_it_was_launched(place,
         pinned(kept)
     with pytest.raises(RecipeError, match="run `prorl cache build nothing`"):
         pinned(with_image(kept, "nothing"))
+
+
+def test_a_run_that_is_done_needs_its_image_no_more(place, capsys):
+    run = RunDir(place / "run")
+    run.create()
+    recipe = with_image(load_recipe(place / "my.yaml"), f"{place}/objects/sha256-{'0' * 64}.sif")
+    publish(run.resolved(1), recipe.model_dump_json().encode())
+    claim_attempt(run, {"host": "elsewhere", "pid": 1, "pid_started": 0.0})
+    publish_outcome(run, 1, Outcome(state="done", reason="all 5 steps", step=5))
+    assert resume(run.root, (), None, wait=False, check=False) == 0
+    assert "is done: all 5 steps" in capsys.readouterr().out
+    with pytest.raises(RecipeError, match="is gone from the cache"):
+        resume(run.root, ("learner.steps=9",), None, wait=False, check=False)

@@ -90,8 +90,13 @@ def test_of_several_jobs_one_builds_and_when_it_is_killed_another_takes_over(clu
     assert Store(place / "cache").verify(Store(place / "cache").find("first")) == ""
 
 
-def test_a_build_that_fails_in_its_job_says_why(place):
+def test_a_build_that_fails_in_its_job_says_why_and_leaves_no_folder_nor_do_jobs_of_long_ago(place):
+    jobs = place / "cache" / "jobs"
+    for name in ("lost", "of-today"):
+        (jobs / name).mkdir(parents=True)
+    os.utime(jobs / "lost", (0, 0))
     (place / "bad.def").write_text(DEFINITION.format(base=image("folder"), name="x; exit 3", seconds=0))
     row, other = ended(start(place, "bad", "images.yaml"), code=1)
     assert other["state"] == "built"
     assert row["state"] == "failed" and "its log is" in row["error"] and "Traceback" not in row["error"]
+    assert os.listdir(jobs) == ["of-today"]
