@@ -1,5 +1,6 @@
 """What `doctor` says of boxes: this node is tried for real, others are judged from what they said."""
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -57,7 +58,10 @@ def test_what_is_missing_is_said_with_its_fix(changes, name, words):
 
 
 def test_this_node_is_asked_itself():
+    room = logging.getLogger("prorl_cli.sandbox")
+    before = room.level
     node = gather_boxes()
+    assert room.level == before
     assert node.kernel and node.cgroups.startswith("version ")
     if not node.namespaces and not node.boxes:
         assert bool(node.overlay) == bool(node.boxes_note), "boxes do what was tried"

@@ -21,7 +21,6 @@ from tests.sandbox_kit import (
     oom_scores,
     opened,
     probe,
-    sandbox,
     settle,
     until,
     zygote_of,
@@ -292,20 +291,3 @@ async def _runtime_of(runtime, scratch):
     await factory.close()
     await factory.close()
     return factory.runtime
-
-
-@each_runtime
-def test_everything_can_be_ended_without_an_event_loop(runtime, tmp_path):
-    need_runtime(runtime)
-
-    async def scene():
-        factory = await open_boxes(sandbox(runtime), scratch=tmp_path)
-        return factory, [await factory.start() for _ in range(3)]
-
-    factory, boxes = asyncio.run(scene())
-    for box in boxes:
-        box.kill()
-    factory.kill()
-    factory.kill()
-    assert settle() == []
-    assert os.listdir(tmp_path) == []

@@ -121,10 +121,3 @@ class BoxFactory:
             if self._parent:
                 await self._parent.close()
                 await asyncio.to_thread(janitor.clean, self._scratch)
-
-    def kill(self) -> None:
-        """`close` for code without an event loop."""
-        self._closed = True
-        if self._parent:
-            self._parent.kill()
-            janitor.clean(self._scratch)

@@ -132,13 +132,11 @@ class Parent:
         if self.lost:
             return
         self.lost = True
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._control)
-            self._loop.remove_writer(self._control)
-            if not self._greeting.done():
-                self._greeting.set_exception(UserError(f"boxes cannot be started: {self._last_words()}"))
-            for number, end in self._ends.items():
-                end(Ended(number, 0, LOST))
+        self._loop.remove_reader(self._control)
+        if not self._greeting.done():
+            self._greeting.set_exception(UserError(f"boxes cannot be started: {self._last_words()}"))
+        for number, end in self._ends.items():
+            end(Ended(number, 0, LOST))
         self._ends.clear()
         self._control.close()
 
@@ -180,7 +178,7 @@ class Parent:
         await asyncio.to_thread(self.kill)
 
     def kill(self) -> None:
-        """`close` for code without an event loop: a closed control socket makes the zygote end its boxes and leave."""
+        """`close`, waiting for it here: a closed control socket makes the zygote end its boxes and leave."""
         self._lose()
         try:
             self._process.wait(LEAVE_S)
