@@ -62,6 +62,7 @@ def play(words):
             time.sleep(float(os.environ.get("FAKE_SLEEP", "0")))
             if words := os.environ.get("FAKE_SAYS"):
                 sys.exit(f"FATAL:   {words}")
+            (Path(folder) / "bin").mkdir()  # what a box asks of an image
             (Path(folder) / "whole").write_bytes(Path(image).read_bytes())
         case _:
             sys.exit(f"unknown: {words}")

@@ -83,6 +83,7 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path, recipe):
         ("tasks.0.source=reasoning_gym:no_such_data", "no_such_data"),
         ("tasks.0.source=procedural:nothing", "nothing"),
         ("tasks.0.source=missing.jsonl", "missing.jsonl"),
+        ("sandbox={runtime: bwrap, image: ./missing}", "sandbox.image: there is no"),
         ("tasks.0.handler=coin:Missing", "Missing"),
         ("tasks.0.handler=nowhere:Coin", "nowhere"),
         ("learner.steps=many", "valid integer"),

@@ -16,7 +16,7 @@ from prorl_cli.cli.changes import differences
 from prorl_cli.cli.claim import claim, refuse_if_at_work
 from prorl_cli.cli.ending import show_end
 from prorl_cli.cli.painter import Painter
-from prorl_cli.cli.pinning import pinned
+from prorl_cli.cli.pinning import absent_here, pinned
 from prorl_cli.cli.snapshot import provenance, snapshot_code
 from prorl_cli.errors import RunDirError, Unfinished, UserError
 from prorl_cli.fsio import publish
@@ -39,8 +39,9 @@ def launch(
     file = find_recipe(file)
 
     def further(recipe: Recipe) -> tuple[str, ...]:
-        asked = recipe.cluster.executor == "slurm" and check and not dry_run
-        return queueing.cluster_problems(recipe, _root(run_dir, recipe)) if asked else ()
+        if recipe.cluster.executor == "local":
+            return absent_here(recipe)
+        return queueing.cluster_problems(recipe, _root(run_dir, recipe)) if check and not dry_run else ()
 
     recipe = preflight.checked(file, overrides, further)
     root, on_slurm = _root(run_dir, recipe), recipe.cluster.executor == "slurm"

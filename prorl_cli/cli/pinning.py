@@ -27,6 +27,12 @@ def pinned(recipe: Recipe, origin: str = "") -> Recipe:
     return recipe
 
 
+def absent_here(recipe: Recipe) -> tuple[str, ...]:
+    """For boxes of this machine, why they cannot have their image."""
+    image = recipe.sandbox.image
+    return (f"sandbox.image: there is no {image}",) if image and not Path(image).exists() else ()
+
+
 def with_image(recipe: Recipe, image: str) -> Recipe:
     """The same with another `sandbox.image`."""
     return recipe.model_copy(update={"sandbox": recipe.sandbox.model_copy(update={"image": image})})
