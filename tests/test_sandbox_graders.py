@@ -137,17 +137,18 @@ def test_long_names_of_any_letters_leave_the_answer_whole(tmp_path):
 
 
 def test_what_another_box_has_deleted_is_told_by_one_that_has_it(tmp_path):
-    for name in ("a", "b", "c/d/e", "c/f", "g/h"):
+    for name in ("a", "b", "c/d/e", "c/f", "c/.git/old", "g/h", ".git/new", "other.md"):
         (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "work" / name).write_text(name)
     (tmp_path / "work" / "c" / "link").symlink_to("/usr")
     (tmp_path / "work" / "to").symlink_to("g")
 
     async def scenario(box):
-        asked = {"folder": str(tmp_path / "work"), "there": {".": ["a", "g", "to"], "g": [], "to": [], "new": []}}
-        found = await box.call("_missing", asked | {"most": 9}, 20.0)
-        many = await box.call("_missing", asked | {"most": 2}, 20.0)
-        nothing = await box.call("_missing", asked | {"folder": "gone", "most": 9}, 20.0)
+        there = {".": ["a", "g", "to"], "g": [], "to": [], "new": []}
+        asked = {"folder": str(tmp_path / "work"), "there": there, "skip": [".git"], "editable": ["[a-l]*"], "most": 5}
+        found = await box.call("_missing", asked, 20.0)
+        many = await box.call("_missing", asked | {"most": 4}, 20.0)
+        nothing = await box.call("_missing", asked | {"folder": "gone"}, 20.0)
         return json.loads(found.output), many.outcome, nothing.output
 
     assert in_box("process", tmp_path, scenario) == (["b", "c/d/e", "c/f", "c/link", "g/h"], "error", "[]")

@@ -27,7 +27,7 @@ import msgspec
 from prorl_cli.agent import LastingBox
 from prorl_cli.errors import InfraError
 from prorl_cli.sandbox.transfer import FileRefused
-from prorl_cli.tasks.patch import MOST_FILES, READ_S, Patch, Refused, may_go
+from prorl_cli.tasks.patch import MOST_FILES, READ_S, SKIPPED, Patch, Refused, may_go
 from prorl_cli.tasks.placing import place, place_texts
 from prorl_cli.tasks.tested_row import Case, Suite, TestedTask
 from prorl_cli.trajectory import ErrorClass
@@ -104,14 +104,20 @@ class Grading:
         """Of the image, what the policy has deleted and might."""
         if not patch.names:
             return
-        arguments = {"folder": self._task.folder, "there": patch.names, "most": MOST_FILES}
+        task = self._task
+        arguments = {
+            "folder": task.folder, "there": patch.names, "skip": SKIPPED, "editable": task.editable, "most": MOST_FILES,
+        }  # fmt: skip
         result = await self._box.call("_missing", arguments, READ_S)
+        if result.outcome == "error":
+            raise Refused(result.output.removeprefix("error: "))
         if result.outcome != "ok":
-            raise Refused(f"what was deleted cannot be told ({result.outcome}): {result.output[:200]}")
-        if gone := [path for path in json.loads(result.output) if may_go(self._task, path)]:
+            raise InfraError(ErrorClass.VERIFIER, f"what was deleted cannot be told: {result.outcome}")
+        if gone := [path for path in json.loads(result.output) if may_go(task, path)]:
             ran = await self._execute(["rm", "-f", "--", *gone], "")
             if isinstance(ran, str) or ran.exit:
-                raise Refused(f"what was deleted cannot be: {ran if isinstance(ran, str) else ran.stderr[-200:]}")
+                said = ran if isinstance(ran, str) else ran.stderr[-200:]
+                raise InfraError(ErrorClass.VERIFIER, f"what was deleted cannot be deleted again: {said}")
 
     async def _case(self, number: int, case: Case) -> str:
         """What is wrong, in words; empty when the case passed."""

@@ -1,8 +1,9 @@
-"""Tool `_missing {"folder", "there", "most"}` of graders, for a box that nothing has run in: the files below a folder
-that another box of its kind lacks, as a JSON list of paths.
+"""Tool `_missing {"folder", "there", "skip", "editable", "most"}` of graders, for a box that nothing has run in: the
+files below a folder that another box of its kind lacks, as a JSON list of paths.
 
-`there` holds the names that the other box has, by the folders whose names have changed in it. Follows no link, and
-tells no name that is no text. Refuses more than `most` files.
+`there` holds the names that the other box has, by the folders whose names have changed in it; of what is not there,
+what matches a pattern of `editable` is told. Follows no link, and tells no name that is no text. Refuses more than
+`most` files.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 from prorl_cli.sandbox.boxed.tools import ToolError
@@ -17,23 +19,25 @@ from prorl_cli.sandbox.boxed.tools import ToolError
 
 def run(arguments: dict[str, Any]) -> str:
     """See the module's own page."""
-    top, found = os.path.realpath(arguments["folder"]), list[str]()
+    top, skip, found = os.path.realpath(arguments["folder"]), arguments["skip"], list[str]()
     for folder, names in arguments["there"].items():
         here = os.path.join(top, folder)  # noqa: PTH118 - small in every box
         if os.path.realpath(here) != os.path.normpath(here) or not os.path.isdir(here):  # noqa: PTH112
             continue
-        for name in set(os.listdir(here)) - set(names):
-            found += _files(os.path.join(here, name))  # noqa: PTH118
+        for name in set(os.listdir(here)) - {*names, *skip}:
+            paths = (os.path.relpath(path, top) for path in _files(os.path.join(here, name), skip))  # noqa: PTH118
+            found += (path for path in paths if any(fnmatchcase(path, one) for one in arguments["editable"]))
             if len(found) > arguments["most"]:
                 raise ToolError(f"more than {arguments['most']} files are gone")
-    return json.dumps(sorted(os.path.relpath(path, top) for path in found if path.isprintable()))
+    return json.dumps(sorted(path for path in found if path.isprintable()))
 
 
-def _files(path: str) -> Iterator[str]:
+def _files(path: str, skip: list[str]) -> Iterator[str]:
     """The file or link itself, or what lies below it."""
     if os.path.islink(path) or not os.path.isdir(path):  # noqa: PTH112, PTH114
         yield path
         return
     for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name not in skip]
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
         yield from (os.path.join(folder, name) for name in [*names, *links])  # noqa: PTH118
