@@ -297,7 +297,7 @@ def test_a_run_keeps_the_image_that_its_recipe_named_when_it_was_launched(place,
     (place / "a.jsonl").write_text(rows)
     recipe = place / "my.yaml"
     with pytest.raises(
-        RecipeError, match=f"sandbox.image: there is no image one in .*: run `prorl cache build {recipe}`"
+        RecipeError, match=f"sandbox.image: there is no image one in .*: run `prorl cache build {place}/one.def`"
     ):
         checked(recipe, ())
     (row,) = built("my.yaml")

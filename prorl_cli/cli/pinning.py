@@ -16,12 +16,12 @@ from prorl_cli.recipe import Recipe, is_image_name
 _STORED = re.compile(r"sha256-[0-9a-f]{64}\.sif")
 
 
-def pinned(recipe: Recipe, origin: str = "") -> Recipe:
-    """With the path of its image; `origin` is what `prorl cache build` takes to build it, by default the image's name.
-    Raises `RecipeError`."""
+def pinned(recipe: Recipe, folder: Path | None = None) -> Recipe:
+    """With the path of its image, whose definition may lie in `folder`. Raises `RecipeError`."""
     image = recipe.sandbox.image
     if is_image_name(image):
-        return with_image(recipe, _newest(image, origin or image))
+        beside = folder / f"{image}.def" if folder else None
+        return with_image(recipe, _newest(image, str(beside) if beside and beside.is_file() else image))
     if _STORED.fullmatch(Path(image).name) and not Path(image).exists():
         raise RecipeError(f"sandbox.image: {image} is gone from the cache: say its name with --set sandbox.image=NAME")
     return recipe
@@ -38,12 +38,11 @@ def with_image(recipe: Recipe, image: str) -> Recipe:
     return recipe.model_copy(update={"sandbox": recipe.sandbox.model_copy(update={"image": image})})
 
 
-def _newest(name: str, origin: str) -> str:
+def _newest(name: str, definition: str) -> str:
     from prorl_cli.images import Store, cache_root
 
     found = Store(cache_root()).find(name)
     if found is None:
-        raise RecipeError(
-            f"sandbox.image: there is no image {name} in {cache_root()}: run `prorl cache build {shlex.quote(origin)}`"
-        )
+        command = f"prorl cache build {shlex.quote(definition)}"
+        raise RecipeError(f"sandbox.image: there is no image {name} in {cache_root()}: run `{command}`")
     return str(found.path)

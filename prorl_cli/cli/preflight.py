@@ -40,7 +40,7 @@ def checked(
     for number, share in enumerate(shares):
         problems += _task_problems(recipe, number, share)
     try:
-        recipe = pinned(recipe, str(file))
+        recipe = pinned(recipe, file.parent)
     except RecipeError as error:
         problems.append(str(error))
         recipe = with_image(recipe, "")
