@@ -8,6 +8,7 @@ boxes, too), `engine` and `images`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import shutil
@@ -52,6 +53,12 @@ def abandoned(base: Path, prefix: str) -> Iterator[Path]:
             continue
         finally:
             os.close(lock)
+
+
+def settle(descriptor: int) -> None:
+    """Everything written to the disk of an open file is there for good."""
+    if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+        raise OSError(ctypes.get_errno(), "syncfs")
 
 
 def sweep(base: Path, prefix: str) -> None:

@@ -81,7 +81,7 @@ def full_node(folder, program):
     os.environ["FAKE_SAYS"] = "Write on output file failed because No space left on device"
     with pytest.raises(UserError, match=f"fifth cannot be copied to {root}: No space left on device: make room"):
         store.stage(image, root, unpacked=True, program=program)
-    assert os.listdir(root) == ["lock"]
+    assert os.listdir(root) == [".prorl-lock"]
 
 
 def main(folder, path):

@@ -182,7 +182,7 @@ def test_staging_makes_one_proven_copy_for_all_workers_of_a_node(tmp_path, fake)
     before = copy.stat()
     assert (store.stage(image, node), copy.stat().st_ino) == (copy, before.st_ino)
     assert copy.read_bytes() == image.path.read_bytes()
-    assert sorted(os.listdir(node)) == sorted([copy.name, "lock"])
+    assert sorted(os.listdir(node)) == sorted([copy.name, ".prorl-lock"])
     copy.chmod(0o644)
     copy.write_bytes(b"half")
     assert store.stage(image, node).read_bytes() == image.path.read_bytes()
@@ -194,7 +194,7 @@ def test_a_copy_of_a_damaged_image_is_refused(tmp_path, fake):
     image.path.write_bytes(image.path.read_bytes()[:-1] + b"?")
     with pytest.raises(UserError, match="is damaged: `prorl cache build` makes it anew"):
         store.stage(image, tmp_path / "node")
-    assert os.listdir(tmp_path / "node") == ["lock"]
+    assert os.listdir(tmp_path / "node") == [".prorl-lock"]
 
 
 def test_an_unpacked_copy_is_made_once_and_left_whole(tmp_path, fake):
@@ -204,7 +204,7 @@ def test_an_unpacked_copy_is_made_once_and_left_whole(tmp_path, fake):
     (folder / "mark").touch()
     assert store.stage(image, tmp_path / "node", unpacked=True, program=fake) == folder
     assert (folder / "mark").exists()
-    assert sorted(os.listdir(tmp_path / "node")) == sorted([folder.name, "lock"])
+    assert sorted(os.listdir(tmp_path / "node")) == sorted([folder.name, ".prorl-lock"])
 
 
 def test_a_worker_killed_while_it_unpacks_takes_the_program_with_it_before_the_next_begins(tmp_path, fake, monkeypatch):
@@ -219,7 +219,7 @@ def test_a_worker_killed_while_it_unpacks_takes_the_program_with_it_before_the_n
     folder = store.stage(image, node, unpacked=True, program=fake)
     assert unpacking(node) == []
     assert (folder / "whole").read_bytes() == image.path.read_bytes()
-    assert sorted(os.listdir(node)) == sorted([folder.name, "lock"])
+    assert sorted(os.listdir(node)) == sorted([folder.name, ".prorl-lock"])
 
 
 def unpacking(node):
@@ -233,7 +233,7 @@ def test_copies_that_nobody_uses_make_room_for_a_new_one_the_longest_unused_firs
     for name in ("one", "two", "three", "four"):
         images.append(store.build(make_definition(tmp_path, name), "scratch", program=fake))
     node = tmp_path / "node"
-    half = node / "partial-of-a-killed-worker"
+    half = node / ".prorl-partial-of-a-killed-worker"
     half.mkdir(parents=True)
     with used(images[0], node, fake) as first:
         for age, image in ((2, images[1]), (1, images[2])):
@@ -242,9 +242,32 @@ def test_copies_that_nobody_uses_make_room_for_a_new_one_the_longest_unused_firs
             os.utime(copy, (time.time() - age, time.time() - age))
         os.utime(first, (1, 1))
         with used(images[3], node, fake) as last:
-            assert sorted(node.iterdir()) == sorted([first, copy, last, node / "lock"])
+            assert sorted(node.iterdir()) == sorted([first, copy, last, node / ".prorl-lock"])
     with used(images[3], node, fake) as last:
-        assert sorted(node.iterdir()) == sorted([copy, last, node / "lock"])
+        assert sorted(node.iterdir()) == sorted([first, last, node / ".prorl-lock"]), "its use ended later"
+
+
+def test_a_copy_that_was_unused_for_days_is_made_again_for_it_may_have_holes(tmp_path, fake):
+    _, (image, _) = two_images(tmp_path, fake)
+    node = tmp_path / "node"
+    with used(image, node, fake) as copy:
+        (copy / "whole").unlink()
+        begun = time.time() - 4 * 86400
+        os.utime(copy, (begun, begun))
+    assert copy.stat().st_mtime > time.time() - 3600, "it counts from the end of its use"
+    with used(image, node, fake) as copy:
+        assert not (copy / "whole").exists()
+    os.utime(copy, (begun, begun - 2 * 86400))
+    with used(image, node, fake) as copy:
+        assert (copy / "whole").read_bytes() == image.path.read_bytes()
+
+
+def test_what_others_have_in_the_folder_stays(tmp_path, fake):
+    store, (image, _) = two_images(tmp_path, fake)
+    theirs = tmp_path / "mine" / "partial-results"
+    theirs.mkdir(parents=True)
+    store.stage(image, tmp_path / "mine")
+    assert theirs.is_dir()
 
 
 def test_a_worker_goes_by_the_path_alone_and_a_path_outside_is_left_alone(tmp_path, fake, monkeypatch):

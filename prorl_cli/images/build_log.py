@@ -1,6 +1,6 @@
 """What a builder says, in a file that cannot grow: its beginning and its end.
 
-Whole at any time, since builders are killed. Refuses nothing. Called by `store` and `build`.
+A builder that is killed takes none of it along. Refuses nothing. Called by `store` and `build`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class BuildLog:
         tail = self._file.read()
         self._left_out += start - self._tail_at
         self._file.seek(HEAD)
-        self._file.truncate()
         self._file.write(f"\n… {self._left_out} bytes left out …\n".encode())
         self._tail_at = self._file.tell()
         self._file.write(tail)
-        self._file.flush()
+        self._file.truncate()

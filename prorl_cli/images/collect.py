@@ -36,12 +36,11 @@ def collect(
     shelf: Shelf, *, grace_s: float, keep_bytes: int | None, keep_s: float | None, dry_run: bool
 ) -> list[Removed]:
     """Remove what `gc.choose` names; uses that are silent for `grace_s` are none. Raises `UserError`."""
-    manifests = shelf.manifests()
     with shelf.writing():
         silent = over(_within(shelf.uses), fsio.temporary_name(shelf.uses), grace_s)
         if not dry_run:
             _unlink(silent)
-        now = fsio.clock(shelf.uses)
+        manifests, now = shelf.manifests(), fsio.clock(shelf.uses)
         there = filter(None, (_kept(shelf, name, silent) for name in _objects(shelf)))
         chosen = choose(there, now=now, keep_bytes=keep_bytes, keep_s=keep_s)
         if not dry_run:

@@ -21,7 +21,7 @@ class Reason:
 
 _KNOWN = [
     (r"unexpected end of JSON input", Reason(True, "the registry sent half an answer")),
-    (r"TLS handshake timeout|i/o timeout|Client\.Timeout|connection reset by peer|unexpected EOF",
+    (r"TLS handshake timeout|i/o timeout|Client\.Timeout|connection reset by peer|unexpected EOF(?! while looking)",
      Reason(True, "the network dropped a connection")),
     (r"toomanyrequests|\b(429|502|503|504)\b[^\n]*(Too Many|Bad Gateway|Unavailable|Gateway Time)",
      Reason(True, "the registry refuses for the moment")),

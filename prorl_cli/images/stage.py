@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,10 @@ from prorl_cli.images.shelf import copy_hashed, intact
 
 KEPT = 8
 """Copies that a worker leaves on its node's disk for later runs, its own included, besides those in use."""
-_COPY, _PARTIAL = "sha256-", "partial-"
+STALE_S = 5 * 86400.0
+"""A copy that nobody used for so long is none: what tidies temporary folders may have taken files out of it."""
+_COPY, _PARTIAL, _LOCK = "sha256-", ".prorl-partial-", ".prorl-lock"
+_OF_THE_FOLDER = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 _FULL = re.compile("no space left on device|disk quota exceeded", re.IGNORECASE)
 
 
@@ -56,6 +60,7 @@ def used(image: Image, folder: Path, program: Program | None = None) -> Iterator
     try:
         yield copy
     finally:
+        os.utime(use)
         os.close(use)
 
 
@@ -64,7 +69,7 @@ def _alone(image: Image, folder: Path) -> Iterator[int]:
     """Nobody else changes the folder until every copy of the descriptor is closed, and nobody left anything there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             nodelocal.sweep(folder, _PARTIAL)
@@ -74,7 +79,9 @@ def _alone(image: Image, folder: Path) -> Iterator[int]:
     except UserError:
         raise
     except OSError as error:
-        why = f"{error.strerror or error}: make room there, or say another folder (a worker's is below TMPDIR)"
+        why = error.strerror or str(error)
+        if error.errno in _OF_THE_FOLDER:
+            why += ": make room there, or say another folder (a worker's is below TMPDIR)"
         raise UserError(f"the image {image.name} cannot be copied to {folder}: {why}") from error
 
 
@@ -93,11 +100,12 @@ def _place(image: Image, folder: Path) -> Path:
 
 
 def _make_room(folder: Path, wanted: Path) -> None:
-    """Copies that nobody uses go, the longest unused first, until one more makes `KEPT`."""
-    others = [copy for copy in folder.glob(f"{_COPY}*") if copy.is_dir() and copy != wanted]
-    old = sorted(others, key=lambda copy: copy.stat().st_mtime, reverse=True)[KEPT - 1 :]
+    """Of the copies that nobody uses the stale ones go, and the longest unused until one more makes `KEPT`."""
+    used_at = {copy: copy.stat().st_mtime for copy in folder.glob(f"{_COPY}*") if copy.is_dir()}
+    stale = {copy for copy, at in used_at.items() if time.time() - at > STALE_S}
+    too_many = sorted(used_at.keys() - {wanted}, key=used_at.__getitem__, reverse=True)[KEPT - 1 :]
     for copy in nodelocal.abandoned(folder, _COPY):
-        if copy in old:
+        if copy in stale.union(too_many):
             hidden = copy.with_name(f"{_PARTIAL}{os.urandom(4).hex()}")  # half a copy must not pass for one
             copy.rename(hidden)
             nodelocal.remove(hidden)
@@ -121,6 +129,7 @@ def _unpacked(image: Image, folder: Path, program: Program | None, lock: int) ->
             root = scratch / "root"
             _unpack(_copied(image, scratch), root, program or find_builder(), lock)
             root.chmod(root.stat().st_mode | 0o700)  # who moves a folder changes what is its parent
+            nodelocal.settle(lock)  # a copy is known by its name alone
             root.rename(final)
     return final
 

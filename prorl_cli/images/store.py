@@ -1,7 +1,7 @@
 """The image cache: find, build once for all who ask, verify, stage, remove, carry away.
 
 One folder on a filesystem that nodes share. Refuses to hand out an image that is not whole. Called by the command
-line, and by rollout workers for `find`, `hold` and `stage`.
+line, and by rollout workers for `of_digest` and `hold`.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ def near(path: Path, folder: Path) -> Iterator[Path]:
         try:
             use.enter_context(store.hold(image))
         except UserError as error:
+            stored(path)  # gone meanwhile: that is another matter
             log.warning("%s is used without a mark: %s", path, error)
         yield use.enter_context(used(image, folder))
 

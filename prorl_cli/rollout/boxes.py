@@ -22,9 +22,9 @@ from prorl_cli.sandbox import BoxFactory, open_boxes
 async def opened_boxes(sandbox: Sandbox, serve: Sequence[str]) -> AsyncIterator[BoxFactory]:
     """A factory with a warm parent, whose boxes serve those tools. Raises `UserError`."""
     image = ExitStack()
+    staging = asyncio.ensure_future(asyncio.to_thread(_near, sandbox, image))
     try:
-        near = await asyncio.to_thread(_near, sandbox, image)
-        boxes = await open_boxes(near, scratch=scratch_folder(), serve=serve)
+        boxes = await open_boxes(await asyncio.shield(staging), scratch=scratch_folder(), serve=serve)
         # Records name the image, wherever its copy lies.
         boxes.image = sandbox.image or boxes.image
         try:
@@ -32,6 +32,7 @@ async def opened_boxes(sandbox: Sandbox, serve: Sequence[str]) -> AsyncIterator[
         finally:
             await boxes.close()
     finally:
+        await asyncio.wait({staging})  # a thread is not cancelled: it may still enter what is to be left here
         await asyncio.to_thread(image.close)
 
 
