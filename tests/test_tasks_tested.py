@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from prorl_cli import tasks
+from prorl_cli.agent import Call
 from prorl_cli.errors import InfraError, UserError
 from prorl_cli.recipe import TaskSpec, load_recipe
 from prorl_cli.tasks.grading import read_report, same_json, same_lines
 from prorl_cli.tasks.jsonl import read_items
 from prorl_cli.tasks.patch import Refused, from_answer, meddles, sort_out
+from prorl_cli.tasks.question_answer import QuestionAnswer
 from prorl_cli.trajectory import ErrorClass, StopReason
 from tests.images import image
 from tests.sandbox_kit import need_runtime
@@ -182,6 +184,31 @@ def test_programs_are_programs_for_the_tests_too(world):
     assert world.score(task, made).parts["tests"] == 0.5
 
 
+def test_an_answer_that_is_a_program_is_one_for_the_tests(world):
+    task = row({"cases": [{"command": ["./solve"], "stdout": "7"}]}, editable=None, answer_file="solve", files=None)
+    assert world.score(task, answer="```sh\n#!/bin/sh\necho 7\n```").reward == 1.0
+
+
+def test_only_what_is_graded_by_tests_needs_its_box_after_the_episode(world, tmp_path, monkeypatch):
+    async def played(_, job):
+        await job.tools.call(Call(tool="python", arguments={"code": "1"}))
+
+    async def lasts(task):
+        job = job_of(tmp_path, world.factory, task)
+        await handler().run(job)
+        try:
+            await job.tools.box.open()
+        except InfraError as error:
+            return "is gone" not in str(error)
+        finally:
+            await job.tools.close()
+        return True
+
+    monkeypatch.setattr(QuestionAnswer, "run", played)
+    assert world.run(lasts(row(CALLS)))
+    assert not world.run(lasts({"question": "1 + 1?", "answer": "2"}))
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("runtime", ["bwrap", "apptainer"])
 def test_what_the_policy_deletes_of_an_image_and_may_is_gone_for_the_tests(runtime, tmp_path):
@@ -196,7 +223,8 @@ def test_what_the_policy_deletes_of_an_image_and_may_is_gone_for_the_tests(runti
 
     async def scene():
         async with boxes(tmp_path, runtime, image=str(image())) as factory:
-            return await play(tmp_path, factory, task, "rm /etc/debian_version /etc/issue; rm -r /etc/skel")
+            gone = "rm /etc/debian_version /etc/issue; rm -r /etc/skel"
+            return await play(tmp_path, factory, task, gone)
 
     graded = asyncio.run(scene())
     assert graded.reward == 1.0, graded.verdict

@@ -37,6 +37,11 @@ _FLAGS = ("-I", "-B", "-c")
 _RUN_SUITE, _RUN_CALL = (
     Path(__file__).with_name(f"{name}_runner.py").read_text(encoding="utf-8") for name in ("suite", "call")
 )
+_REMOVE = """\
+for file; do chmod u+w -- "$(dirname -- "$file")" 2>/dev/null; done
+rm -f -- "$@"
+"""
+"""The policy may have opened folders to itself before it deleted what is in them."""
 _CONTROL = """\
 import unittest
 
@@ -67,6 +72,13 @@ class _Ran(msgspec.Struct, frozen=True):
     stdout: str
     stderr: str
     omitted: int
+
+
+class _Missing(msgspec.Struct, frozen=True):
+    """The answer of the box's `_missing`."""
+
+    files: list[str]
+    more: bool
 
 
 class Grading:
@@ -109,15 +121,17 @@ class Grading:
             "folder": task.folder, "there": patch.names, "skip": SKIPPED, "editable": task.editable, "most": MOST_FILES,
         }  # fmt: skip
         result = await self._box.call("_missing", arguments, READ_S)
-        if result.outcome == "error":
-            raise Refused(result.output.removeprefix("error: "))
         if result.outcome != "ok":
-            raise InfraError(ErrorClass.VERIFIER, f"what was deleted cannot be told: {result.outcome}")
-        if gone := [path for path in json.loads(result.output) if may_go(task, path)]:
-            ran = await self._execute(["rm", "-f", "--", *gone], "")
-            if isinstance(ran, str) or ran.exit:
-                said = ran if isinstance(ran, str) else ran.stderr[-200:]
-                raise InfraError(ErrorClass.VERIFIER, f"what was deleted cannot be deleted again: {said}")
+            raise InfraError(ErrorClass.VERIFIER, f"what was deleted cannot be told ({result.outcome})")
+        missing = msgspec.json.decode(result.output, type=_Missing)
+        if missing.more:
+            raise Refused(f"more than {MOST_FILES} files are gone, or their names are too long")
+        if gone := [path for path in missing.files if may_go(task, path)]:
+            ran = await self._execute(["sh", "-c", _REMOVE, "sh", *gone], "")
+            if isinstance(ran, str):
+                raise InfraError(ErrorClass.VERIFIER, f"what was deleted cannot be deleted again: {ran}")
+            if ran.exit:
+                raise Refused(f"what was deleted cannot be deleted again: {ran.stderr[-200:]}")
 
     async def _case(self, number: int, case: Case) -> str:
         """What is wrong, in words; empty when the case passed."""

@@ -67,7 +67,8 @@ def from_answer(task: TestedTask, answer: str) -> Patch:
     text = blocks[-1] if blocks else answer
     if not text.strip():
         raise Refused("the answer is empty")
-    return Patch(files={task.answer_file: text.encode("utf-8", "replace")})
+    programs = {task.answer_file} if text.startswith("#!") else set[str]()
+    return Patch(files={task.answer_file: text.encode("utf-8", "replace")}, programs=frozenset(programs))
 
 
 async def from_box(task: TestedTask, box: LastingBox) -> Patch:

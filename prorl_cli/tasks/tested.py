@@ -59,6 +59,13 @@ class Tested(QuestionAnswer):
             await job.tools.box.open()
             await place_texts(job.tools.box, task.folder, task.files)
 
+    async def run(self, job: Job) -> Episode:
+        """A question with an answer needs its box no more."""
+        episode = await super().run(job)
+        if tested(job.item) is None:
+            await job.tools.close()
+        return episode
+
     async def eval(self, job: Job, episode: Episode) -> Score:
         """See the module's own page."""
         task = tested(job.item)

@@ -1,9 +1,9 @@
 """Tool `_missing {"folder", "there", "skip", "editable", "most"}` of graders, for a box that nothing has run in: the
-files below a folder that another box of its kind lacks, as a JSON list of paths.
+files below a folder that another box of its kind lacks, as JSON `{"files": [path, …], "more"}`.
 
 `there` holds the names that the other box has, by the folders whose names have changed in it; of what is not there,
-what matches a pattern of `editable` is told. Follows no link, and tells no name that is no text. Refuses more than
-`most` files.
+what matches a pattern of `editable` is told. Follows no link, and tells no name that is no text. Refuses to list more
+than `most` files, or names that are too long together: `more` says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
-from prorl_cli.sandbox.boxed.tools import ToolError
+NAMES = 200_000
+"""Characters of all names, so that the answer stays whole."""
 
 
 def run(arguments: dict[str, Any]) -> str:
@@ -27,9 +28,9 @@ def run(arguments: dict[str, Any]) -> str:
         for name in set(os.listdir(here)) - {*names, *skip}:
             paths = (os.path.relpath(path, top) for path in _files(os.path.join(here, name), skip))  # noqa: PTH118
             found += (path for path in paths if any(fnmatchcase(path, one) for one in arguments["editable"]))
-            if len(found) > arguments["most"]:
-                raise ToolError(f"more than {arguments['most']} files are gone")
-    return json.dumps(sorted(path for path in found if path.isprintable()))
+            if len(found) > arguments["most"] or len(json.dumps(found)) > NAMES:
+                return json.dumps({"files": [], "more": True})
+    return json.dumps({"files": sorted(path for path in found if path.isprintable()), "more": False})
 
 
 def _files(path: str, skip: list[str]) -> Iterator[str]:
