@@ -96,6 +96,12 @@ def test_a_launch_that_cannot_work_is_refused_before_anything_is_made(tmp_path, 
     assert expected in text
 
 
+@pytest.mark.parametrize("words", [["validate"], ["eval", "model"]])
+def test_an_image_that_is_not_here_is_refused_whoever_asks(tmp_path, recipe, words):
+    asked = "sandbox={runtime: bwrap, image: ./missing}"
+    assert "sandbox.image: there is no" in refused(tmp_path, *words, recipe, "--set", asked)
+
+
 def model_speaks_hermes(override):
     return ("--set", "agent.renderer=hermes") if override.startswith("model=") else ()
 

@@ -39,9 +39,8 @@ def launch(
     file = find_recipe(file)
 
     def further(recipe: Recipe) -> tuple[str, ...]:
-        if recipe.cluster.executor == "local":
-            return absent_here(recipe)
-        return queueing.cluster_problems(recipe, _root(run_dir, recipe)) if check and not dry_run else ()
+        asked = recipe.cluster.executor == "slurm" and check and not dry_run
+        return queueing.cluster_problems(recipe, _root(run_dir, recipe)) if asked else ()
 
     recipe = preflight.checked(file, overrides, further)
     root, on_slurm = _root(run_dir, recipe), recipe.cluster.executor == "slurm"
@@ -68,6 +67,8 @@ def resume(root: Path, overrides: tuple[str, ...], restore: int | None, *, wait:
         kept = ", ".join(map(str, [0, *run.checkpoint_steps()]))
         raise UserError(f"there is no checkpoint of step {restore} to restore; there are: {kept}")
     if recipe.cluster.executor == "local":
+        if absent := absent_here(recipe):
+            raise UserError(absent[0])
         return show_end(run, _attempt(run, recipe, restore))
     refuse_if_at_work(run, current_attempt(run))
     if check:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prorl_cli.cli.pinning import pinned, with_image
+from prorl_cli.cli.pinning import absent_here, pinned, with_image
 from prorl_cli.coordinator.sampler import split
 from prorl_cli.errors import RecipeError, UserError
 from prorl_cli.recipe import Recipe, counted, load_recipe
@@ -44,6 +44,8 @@ def checked(
     except RecipeError as error:
         problems.append(str(error))
         recipe = with_image(recipe, "")
+    if recipe.cluster.executor == "local":
+        problems += absent_here(recipe)
     problems += further(recipe)
     if problems:
         raise RecipeError(f"{file}: {counted(problems)}\n" + "\n".join(f"  {text}" for text in problems))
