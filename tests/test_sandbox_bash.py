@@ -295,7 +295,8 @@ def test_a_bash_that_cannot_run_is_an_error_in_words(driver, tmp_path):
 
 def test_a_shell_that_dies_between_two_commands_is_replaced_and_said_to_be(shell):
     pid = int(shell.out("x=1; (until [ -e go ]; do sleep 0.05; done; kill -9 $$) & echo $$"))
-    shell.out("y=1; touch go")
+    shell.out("y=1")
+    (shell.home / "go").touch()
     until = time.monotonic() + 30
     while psutil.pid_exists(pid):
         assert time.monotonic() < until

@@ -11,6 +11,7 @@ from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import open_boxes
 from prorl_cli.sandbox.boxed.frames import MAX_FRAME, Frames, FrameTooLong, pack
 from prorl_cli.sandbox.results import Ended, judge
+from tests.hostile_kit import boxes_of
 from tests.sandbox_kit import (
     RUNTIMES,
     at_work,
@@ -291,3 +292,18 @@ async def _runtime_of(runtime, scratch):
     await factory.close()
     await factory.close()
     return factory.runtime
+
+
+@each_runtime
+def test_what_a_box_wrote_goes_with_it_and_not_with_its_zygote(runtime, tmp_path):
+    async def scenario():
+        async with boxes_of(runtime, tmp_path) as factory:
+            box, other = await factory.start(), await factory.start()
+            for one in (box, other):
+                await one.put_all(".", {"mark": b""})
+            await until(lambda: len(list(tmp_path.rglob("mark"))) == 2)
+            await box.close()
+            await until(lambda: len(list(tmp_path.rglob("mark"))) == 1)
+            assert await other.get("mark") == b""
+
+    asyncio.run(scenario())

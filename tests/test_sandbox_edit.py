@@ -156,17 +156,25 @@ def test_an_edit_that_was_made_but_not_answered_in_time_can_be_undone(home):
         assert driver(command="undo_edit", path="f")["outcome"] == "error", "there was one edit"
 
 
-def test_an_edit_that_was_cut_off_before_it_was_made_is_none_to_undo(home):
-    os.mkfifo(home / "slow")
+def test_an_edit_that_was_cut_off_before_it_was_made_is_none_to_undo(home, monkeypatch):
+    def half_saved(before):
+        os.pwrite(commands.SAVED, b"half of what it was", 1)
+        (home / "begun").touch()
+        time.sleep(600)
+
+    monkeypatch.setattr(commands, "_save", half_saved)
+    (home / "f").write_text("old\n")
+    arguments = {"command": "create", "path": "f", "file_text": "new\n"}
     with Driver(open_session, home) as driver:
-        call = driver.session.call({"command": "view", "path": "slow"}, time.monotonic())
-        call.tick(time.monotonic())
+        call = driver.session.call(arguments, time.monotonic() + 600)
+        give_up = time.monotonic() + 30
+        while not (home / "begun").exists():
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        call.tick(time.monotonic() + 600)
         call.settle()
-        assert driver(command="undo_edit", path="slow")["outcome"] == "error"
-    unfinished = os.memfd_create("before")
-    os.pwrite(unfinished, b"half of what it was", 1)
-    assert not commands.saved(unfinished)
-    os.close(unfinished)
+        assert driver(command="undo_edit", path="f")["outcome"] == "error"
+    assert (home / "f").read_text() == "old\n"
 
 
 def test_undos_are_bounded_in_bytes_and_in_number(edit, home, monkeypatch):

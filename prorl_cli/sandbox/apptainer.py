@@ -80,7 +80,8 @@ class Apptainer:
             raise UserError(f"sandbox.image: there is no {self.image}")
         mounts = [word for bind in root.prorl_binds(python, self._tools) for word in ("--mount", _mount(*bind))]
         start = [program, "exec", *_WALLS, *mounts]
-        node = self._node = self._node or self._try(start, python, own)
+        node = self._node or self._try(start, python, own)
+        self._node = node if node.layer else None  # what failed may have been a busy node
         kept = _layer_words(own, BOX) if node.layer else _IN_MEMORY
         facts = {
             "tools": self._tools.names,

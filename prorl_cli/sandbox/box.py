@@ -129,13 +129,13 @@ class Box:
         return Reply(self._calls, "dead", f"error: the box {death.how}")
 
     def kill(self) -> None:
-        """End the box and all in it, without waiting and without an event loop if need be; twice is fine."""
+        """End the box and all in it, without waiting; twice is fine."""
         self._closed = True
         self._link.close()
         self._parent.end(self._number)
 
     async def close(self) -> None:
-        """`kill`, and wait until nothing of the box is left; twice is fine."""
+        """`kill`, and wait until nothing of the box runs; its folder is removed behind it. Twice is fine."""
         self.kill()
         await asyncio.wait({self._ended}, timeout=LEAVE_S)
         if not self._ended.done():  # a zygote that cannot even kill has to go, with all it holds

@@ -1,7 +1,7 @@
 """The worker's end of one box's socket: frames out, replies in, each to whoever expects its id.
 
 Refuses what is no frame: the box that sent it is cut off. A reply that nobody expects any more is dropped, so a
-stale one can never be taken for another. Closes without an event loop, too, which asyncio's transports cannot.
+stale one can never be taken for another.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class Link:
     def close(self) -> None:
         """Twice is fine."""
         if self._sock.fileno() >= 0:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self._sock)
-                self._loop.remove_writer(self._sock)
+            self._loop.remove_reader(self._sock)
+            self._loop.remove_writer(self._sock)
             self._sock.close()

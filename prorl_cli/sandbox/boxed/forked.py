@@ -123,10 +123,10 @@ class Walled(_Forked):
         if not self._root:
             return
         tree.clear(CLEAR_S)  # all children: one may have been on its way when the word came
-        self._removers.remove("/node")
-        with contextlib.suppress(OSError):  # no process could be had: the worker removes it
-            os.waitpid(-1, 0)
-            os.rmdir(self._trash)  # noqa: PTH106 - see `isolation._write`
+        if remover := self._removers.remove("/node"):  # else the worker removes it
+            os.waitpid(remover, 0)
+            with contextlib.suppress(OSError):
+                os.rmdir(self._trash)  # noqa: PTH106 - see `isolation._write`
 
     def _become_user(self) -> None:
         """Whom a box belongs to, and all that it wrote."""

@@ -21,12 +21,12 @@ class Removers:
         self._become = become
         self.at_work: set[int] = set()
 
-    def remove(self, folder: str) -> None:
-        """Begin to; where no process can be had, the folder goes with its zygote's."""
+    def remove(self, folder: str) -> int:
+        """Begin to; the pid of who does it. 0: no process can be had, and the folder goes with its zygote's."""
         try:
             pid = os.fork()
         except OSError:
-            return
+            return 0
         if pid == 0:
             try:
                 signal.set_wakeup_fd(-1)
@@ -37,3 +37,4 @@ class Removers:
             finally:
                 os._exit(0)
         self.at_work.add(pid)
+        return pid

@@ -108,8 +108,20 @@ def _write_over(target: Path, data: bytes) -> None:
     with open(fd, "wb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ToolError(f"{target} is no file any more")
-        file.truncate(0)
+        _make_room(fd, len(data))
         file.write(data)
+        file.truncate(len(data))
+
+
+def _make_room(fd: int, size: int) -> None:
+    """So that a full disk costs nothing of what the file holds. Raises `OSError`."""
+    before = os.fstat(fd).st_size
+    try:
+        if size > before:
+            os.posix_fallocate(fd, before, size - before)
+    except OSError:
+        os.ftruncate(fd, before)
+        raise
 
 
 def _umask() -> int:
