@@ -12,7 +12,7 @@ from prorl_cli.agent.recovery import REPLAYS
 from prorl_cli.agent.tiny import END, encode
 from prorl_cli.errors import InfraError
 from prorl_cli.rollout.clock import Clocks
-from prorl_cli.sandbox.boxed.tree import parent_of
+from prorl_cli.sandbox.boxed.processes import parent_of
 from prorl_cli.trajectory import ErrorClass, StopReason
 from tests.agent_parts import Boxes, Result, ScriptedPolicy, whole_episode
 from tests.sandbox_kit import box_processes, opened, zygote_of

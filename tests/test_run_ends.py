@@ -32,19 +32,26 @@ def going(tmp_path):
         until(lambda: not processes_of(tmp_path), 10, "the end of its processes")
 
 
-def test_one_interrupt_drains_and_a_resume_goes_on(tmp_path, going):
+def test_one_interrupt_drains_a_resume_goes_on_and_stop_ends_it_from_another_shell(tmp_path, going):
     run = RunDir(tmp_path / "run")
+    refused = prorl(tmp_path, "resume", "run")
+    assert refused.returncode == 2 and "already running" in refused.stderr
     going.send_signal(signal.SIGINT)
     assert going.wait(80) == 3
     assert not processes_of(tmp_path)
     done = max(run.positions())
     check_ledger(run, done)
     assert status(tmp_path, "run")["state"] == "stopped"
-    assert prorl(tmp_path, "resume", "run", "--set", f"learner.steps={done + 2}", timeout=120).returncode == 0
-    check_ledger(run, done + 2)
+    resumed = start_prorl(tmp_path, "resume", "run")
+    until(lambda: resumed.poll() is not None or max(run.positions()) > done + 1, 90, "two steps more")
+    assert live_roles(run)
+    assert prorl(tmp_path, "stop", "run", "--now").returncode == 0
+    assert resumed.wait(60) == 3
+    assert "already ended" in prorl(tmp_path, "stop", "run").stdout
+    check_ledger(run, max(run.positions()))
 
 
-def test_two_interrupts_stop_at_once_and_lose_nothing_finished(tmp_path, going):
+def test_two_interrupts_stop_at_once_and_of_two_resumes_at_once_one_wins_and_loses_nothing_finished(tmp_path, going):
     run = RunDir(tmp_path / "run")
     going.send_signal(signal.SIGINT)
     time.sleep(0.2)
@@ -53,27 +60,6 @@ def test_two_interrupts_stop_at_once_and_lose_nothing_finished(tmp_path, going):
     assert going.wait(40) == 3
     assert time.monotonic() - started < 30
     assert not processes_of(tmp_path) and not leftovers(run)
-    assert (
-        prorl(tmp_path, "resume", "run", "--set", f"learner.steps={max(run.positions()) + 2}", timeout=120).returncode
-        == 0
-    )
-    check_ledger(run, max(run.positions()))
-
-
-def test_stop_ends_a_run_from_another_shell_and_a_running_run_is_not_resumed(tmp_path, going):
-    refused = prorl(tmp_path, "resume", "run")
-    assert refused.returncode == 2 and "already running" in refused.stderr
-    assert live_roles(RunDir(tmp_path / "run"))
-    assert prorl(tmp_path, "stop", "run", "--now").returncode == 0
-    assert going.wait(60) == 3
-    assert "already ended" in prorl(tmp_path, "stop", "run").stdout
-
-
-def test_of_two_resumes_at_once_one_wins_and_the_other_says_so(tmp_path, going):
-    going.send_signal(signal.SIGKILL)
-    going.wait()
-    until(lambda: not processes_of(tmp_path), 10, "the end of its processes")
-    run = RunDir(tmp_path / "run")
     final = max(run.positions()) + 2
     both = [start_prorl(tmp_path, "resume", "run", "--set", f"learner.steps={final}") for _ in range(2)]
     codes = sorted(process.wait(120) for process in both)
