@@ -1,9 +1,11 @@
 """A box that dies by nobody's doing costs an episode nothing but time, and nobody's clock that."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -41,7 +43,9 @@ def step(number):
 
 
 def slowly(text):
-    return text.replace("sleep(0)", "sleep(60)").replace("; true", "; sleep 60")
+    """Sleeps at its end, by that name."""
+    named = "pathlib.Path('/proc/self/comm').write_text('sleep'); time.sleep(60)"
+    return text.replace("time.sleep(0)", named).replace("; true", "; sleep 60")
 
 
 class Doomed:
@@ -63,27 +67,29 @@ class Doomed:
             return await self.box.call(tool, arguments, timeout_s)
         slow = {key: slowly(text) for key, text in arguments.items()}
         running = asyncio.ensure_future(self.box.call(tool, slow, 60.0))
-        os.kill(await still_busy(self.zygote), signal.SIGKILL)
+        os.kill(await asleep(self.zygote), signal.SIGKILL)
         return await running
 
     async def close(self):
         await self.box.close()
 
 
-async def still_busy(zygote):
-    """The first process of the box that runs a tool; a box that is being forked only looks like that for a moment."""
-    seen = set()
-    for _ in range(500):
-        if again := seen & (seen := busy(zygote)):
-            return again.pop()
+async def asleep(zygote):
+    """The first process of the box in which something sleeps."""
+    for _ in range(1000):
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if Path("/proc", entry, "comm").read_text() == "sleep\n" and (first := child_above(zygote, int(entry))):
+                    return first
         await asyncio.sleep(0.01)
-    raise AssertionError("no box is busy")
+    raise AssertionError("no box sleeps")
 
 
-def busy(zygote):
-    """As `sandbox_kit.busy`, by one pass over /proc."""
-    parents = {int(entry): parent_of(entry) for entry in os.listdir("/proc") if entry.isdigit()}
-    return {pid for pid, parent in parents.items() if parent == zygote and pid in parents.values()}
+def child_above(zygote, pid):
+    """Of the processes above `pid` the one that the zygote has started; 0 where there is none."""
+    while (parent := parent_of(pid)) not in (0, zygote):
+        pid = parent
+    return pid if parent else 0
 
 
 async def episode(factory):
