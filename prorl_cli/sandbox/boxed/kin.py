@@ -31,12 +31,7 @@ def mark() -> Mark:
     """Now."""
     with open("/proc/loadavg", "rb") as file:
         pid = int(file.read().split()[-1])
-    return tick()._replace(pid=pid)
-
-
-def tick() -> Mark:
-    """Now, to the tick: all that start within it count as later."""
-    return Mark(int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS), 0)
+    return Mark(int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS), pid)
 
 
 def of_call(living: Iterable[Process], first: int, root: int, since: Mark) -> list[int]:

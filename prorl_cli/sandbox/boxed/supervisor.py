@@ -50,7 +50,7 @@ class Supervisor:
         self._asked: deque[dict[str, Any]] = deque()
         self._call: Call | None = None
         self._answering: dict[str, Any] = {}
-        self._since = kin.tick()
+        self._since = kin.mark()
         self._sessions: dict[str, Session] = {}
         self._passed_in_background = ""
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -161,7 +161,7 @@ class Supervisor:
             self._send({"id": asked["id"], **refusal})
             return
         self._answering = asked
-        self._since = kin.tick()
+        self._since = kin.mark()
         try:
             self._call = self._called(asked)
         except OSError as error:
