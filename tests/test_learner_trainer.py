@@ -104,12 +104,14 @@ def test_later_updates_use_the_logprobs_of_the_steps_start(model):
 
 def test_micro_batches_do_not_change_the_step(model):
     given = batch()
-    weights = []
+    weights, stats = [], []
     for budget in (64, 100_000):
         trainer = ready(model, micro_batch_tokens=budget)
-        train(trainer, given)
+        stats.append(train(trainer, given))
         weights.append(torch.cat([t.flatten() for t in trainer._tensors().values()]))
-    assert torch.allclose(*weights, atol=2e-5)
+    # As a whole: where a gradient is all but zero Adam makes a step of its rounding, on one processor or another.
+    assert (weights[0] - weights[1]).norm() < 1e-5 * weights[1].norm()
+    assert stats[0].grad_norm == pytest.approx(stats[1].grad_norm, rel=1e-5)
     assert len(micro_batches(given.shares[0], 64)) > 3
 
 

@@ -23,7 +23,9 @@ from tests.learner_run import Spool, make_run, make_walk, recipe, tensors, walk_
 
 LAST = 7
 SAME = {"rel": 1e-5, "abs": 1e-7}
-MEASURED = ("loss", "entropy", "kl", "clip_fraction", "grad_norm", "is_weight_mean")
+LOSS = {"rel": 1e-5, "abs": 5e-6}
+"""Its terms are about 1 and cancel: what is left of them is no measure of their rounding."""
+MEASURED = ("entropy", "kl", "clip_fraction", "grad_norm", "is_weight_mean")
 
 MODEL = {
     "hidden_size": 384,
@@ -81,6 +83,7 @@ def test_two_ranks_do_what_plain_torch_does_and_a_killed_rank_changes_no_bit(zer
         assert {key: rows[position][key] for key in MEASURED} == pytest.approx(
             {key: expected[position][key] for key in MEASURED}, **SAME
         )
+        assert rows[position]["loss"] == pytest.approx(expected[position]["loss"], **LOSS)
         assert rows[position]["ranks"] == len(rows[position]["authored_by_rank"]) == 2
         assert sum(rows[position]["authored_by_rank"]) == rows[position]["authored"] == expected[position]["authored"]
         assert min(rows[position]["authored_by_rank"]) > 0.4 * rows[position]["authored"]
