@@ -71,6 +71,17 @@ WHOLE_PROCESSES = frozenset(
 """Files whose tests start real processes, most of them with torch: left out of `make quick`."""
 
 
+@pytest.fixture(autouse=True)
+def container_each(request, monkeypatch):
+    """For the runtime `apptainer each`: a node whose kernel gives boxes no overlay within one container."""
+    params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if "apptainer each" in params.values():
+        from prorl_cli.sandbox import factory
+        from tests.sandbox_kit import no_overlay
+
+        monkeypatch.setattr(factory, "OneContainer", no_overlay)
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.stem in WHOLE_PROCESSES:

@@ -2,12 +2,14 @@
 
 import pytest
 
-from tests.sandbox_kit import one_box, opened, settle
+from tests.sandbox_kit import EACH, one_box, opened, settle
 
 
 def on(*runtimes):
-    marks = {"apptainer": pytest.mark.cluster}
-    return pytest.mark.parametrize("runtime", [pytest.param(name, marks=marks.get(name, ())) for name in runtimes])
+    further = (EACH,) if "apptainer" in runtimes else ()
+    marks = dict.fromkeys(("apptainer", EACH), pytest.mark.cluster)
+    named = [pytest.param(name, marks=marks.get(name, ())) for name in (*runtimes, *further)]
+    return pytest.mark.parametrize("runtime", named)
 
 
 @pytest.fixture

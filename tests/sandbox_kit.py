@@ -15,28 +15,36 @@ from pathlib import Path
 import psutil
 import pytest
 
+from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import open_boxes
 from tests.conftest import need
 from tests.images import apptainer_works, image
 
 PROBE = Path(__file__).parent / "sandbox_probe"
-RUNTIMES = ("bwrap", "process", pytest.param("apptainer", marks=pytest.mark.cluster))
+EACH = "apptainer each"
+"""A container for each box, as where the kernel gives them no overlay within one: by `conftest.container_each`."""
+CONTAINERS = tuple(pytest.param(name, marks=pytest.mark.cluster) for name in ("apptainer", EACH))
+RUNTIMES = ("bwrap", "process", *CONTAINERS)
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def need_runtime(runtime):
     if runtime == "bwrap":
         need("bwrap", bwrap_works())
-    if runtime == "apptainer":
+    if runtime in ("apptainer", EACH):
         need("apptainer", apptainer_works())
 
 
 def sandbox(runtime, **settings):
     """The recipe's section; `apptainer` boxes are of the unpacked test image unless `image` says otherwise."""
-    if runtime == "apptainer":
+    if runtime in ("apptainer", EACH):
         settings = {"image": str(image())} | settings
-    return Sandbox(runtime=runtime, **settings)
+    return Sandbox(runtime=runtime.removesuffix(" each"), **settings)
+
+
+def no_overlay(*_):
+    raise UserError("no overlay in a container: invented by a test")
 
 
 @cache
@@ -95,14 +103,19 @@ def _is_of(process, module):
 
 
 def top_of(processes):
-    """What the worker started: the zygote or bwrap around it. Orphans of an earlier one may still be about."""
-    return next(process for process in processes if any("zygote.main()" in word for word in _words(process)))
+    """What the worker started: the zygote, or bwrap or a launcher around it. Orphans of an earlier one may still be
+    about."""
+    serving = (process for process in processes if any("zygote.main()" in word for word in _words(process)))
+    first = next(serving)
+    return launcher if (launcher := first.parent()) and _launches(launcher) else first
 
 
 def zygote_of(processes):
-    """The warm parent: under bwrap it is the only child of bwrap's own process."""
+    """The warm parent: the only child of bwrap's own process, or a launcher's, beside what mounts an image for it."""
     top = top_of(processes)
-    return top.children()[0] if top.name() == "bwrap" else top
+    if not _launches(top) and top.name() != "bwrap":
+        return top
+    return next(child for child in top.children() if "fuse" not in child.name())
 
 
 def _words(process):
@@ -145,9 +158,13 @@ async def at_work():
 
 def first_process(box):
     """Of a child of the zygote: itself, or what its launcher has started, once it has."""
-    if "pptainer" not in "".join(_words(box)[:1]):
+    if not _launches(box):
         return box
     return next((child for child in box.children() if "/.prorl/python/loader" in _words(child)), None)
+
+
+def _launches(process):
+    return "pptainer" in "".join(_words(process)[:1])
 
 
 def oom_scores(processes):

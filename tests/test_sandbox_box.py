@@ -127,7 +127,7 @@ def test_sixty_four_boxes_at_once_answer_for_themselves(runtime, tmp_path):
 
     async def scene():
         async with opened(runtime, tmp_path) as factory:
-            assert factory.runtime == runtime
+            assert factory.runtime == runtime.split()[0]
             results = await asyncio.gather(*(episode(factory, number) for number in range(64)))
         assert results == [[str(number * k) for k in range(3)] for number in range(64)]
 

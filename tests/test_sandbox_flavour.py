@@ -4,7 +4,7 @@ import pytest
 
 from prorl_cli.errors import UserError
 from prorl_cli.sandbox.boxed.launched import complaint
-from prorl_cli.sandbox.flavour import read, unpacks
+from prorl_cli.sandbox.flavour import read, system_partition, unpacks
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,24 @@ def test_what_went_wrong_is_found_among_what_is_said_after_it():
     said = "INFO:    Converting SIF file to temporary sandbox...\nFATAL:   container creation failed: no\nINFO:    Cleaning up image...\n"
     assert complaint(said) == "FATAL:   container creation failed: no"
     assert complaint("bash: not found\n") == "bash: not found" and complaint("") == ""
+
+
+LISTED = """\
+------------------------------------------------------------------------------
+ID   |GROUP   |LINK    |SIF POSITION (start-end)  |TYPE
+------------------------------------------------------------------------------
+1    |1       |NONE    |32176-32262               |Def.FILE
+2    |1       |NONE    |32262-34551               |JSON.Generic
+3    |1       |NONE    |36864-66682880            |FS (Squashfs/*System/amd64)
+4    |1       |NONE    |66682880-66999999         |FS (Ext3/Overlay/amd64)
+"""
+
+
+def test_the_partition_that_an_image_starts_from_is_found_in_its_list():
+    assert system_partition(LISTED) == 3
+
+
+@pytest.mark.parametrize("said", ["", "FATAL:   not a SIF file", LISTED.replace("Squashfs", "Ext3")])
+def test_an_image_without_a_packed_one_is_refused(said):
+    with pytest.raises(UserError, match="no packed filesystem to start from"):
+        system_partition(said)

@@ -6,9 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.sandbox_kit import opened
-
-RUNTIMES = ("bwrap", "process", pytest.param("apptainer", marks=pytest.mark.cluster))
+from tests.sandbox_kit import RUNTIMES, opened
 
 
 @asynccontextmanager

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox_kit import RUNTIMES, one_box, settle
+from tests.sandbox_kit import CONTAINERS, RUNTIMES, one_box, settle
 
-WALLED = ("bwrap", pytest.param("apptainer", marks=pytest.mark.cluster))
+WALLED = ("bwrap", *CONTAINERS)
 each_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prorl_cli.errors import UserError
 from prorl_cli.images.key import COMPRESSOR
-from prorl_cli.sandbox.apptainer import find_program
+from prorl_cli.sandbox.container import find_program
 
 _SAID = re.compile(r"(?P<kind>apptainer|singularity-ce|singularity)(?: version)? (?P<version>\d+\.\d+(?:\.\d+)?)")
 _OWN = ("APPTAINER_", "APPTAINERENV_", "SINGULARITY_", "SINGULARITYENV_")

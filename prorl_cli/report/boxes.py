@@ -23,7 +23,7 @@ from prorl_cli.errors import ProrlError, UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.report.findings import Finding, found, tried
 from prorl_cli.sandbox import flavour, open_boxes
-from prorl_cli.sandbox.apptainer import find_program
+from prorl_cli.sandbox.container import find_program
 
 PART = "boxes"
 

@@ -39,8 +39,8 @@ async def opened_boxes(sandbox: Sandbox, serve: Sequence[str]) -> AsyncIterator[
 def _near(sandbox: Sandbox, use: ExitStack) -> Sandbox:
     """With the copy of its image on this node's disk, where the image is one of the cache; it stays for later runs.
 
-    Unpacked: of a packed one, what belongs to root (a repository in /testbed) cannot be changed in a box, bwrap reads
-    none, and boxes start twice as fast.
+    Unpacked: of a packed one, what belongs to root (a repository in /testbed) cannot be changed in a box, and bwrap
+    reads none.
     """
     if not sandbox.image:
         return sandbox

@@ -14,7 +14,7 @@ from pathlib import Path
 from prorl_cli.errors import InfraError, UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import capabilities, janitor, root
-from prorl_cli.sandbox.apptainer import Apptainer
+from prorl_cli.sandbox.apptainer import ContainerEach, OneContainer
 from prorl_cli.sandbox.box import Box
 from prorl_cli.sandbox.parent import Parent
 from prorl_cli.sandbox.runtimes import Bwrap, Process, Runtime
@@ -36,9 +36,9 @@ async def open_boxes(
     match sandbox.runtime:
         case "process":
             capabilities.check("process", sandbox, serve)
-            return await _opened(Process(wanted), sandbox, scratch)
+            return await opened_in(Process(wanted), sandbox, scratch)
         case "apptainer":
-            return await _opened_walled(Apptainer(wanted, sandbox), sandbox, scratch)
+            return await _opened_in_containers(wanted, sandbox, scratch)
     try:
         return await _opened_walled(Bwrap(wanted, sandbox.image), sandbox, scratch)
     except UserError as error:
@@ -46,19 +46,28 @@ async def open_boxes(
             raise
         log.warning("%s; boxes run as plain processes", error)
         capabilities.check("process", sandbox, serve)
-        return await _opened(Process(wanted), sandbox, scratch)
+        return await opened_in(Process(wanted), sandbox, scratch)
+
+
+async def _opened_in_containers(wanted: root.Tools, sandbox: Sandbox, scratch: Path) -> BoxFactory:
+    try:
+        return await opened_in(OneContainer(wanted, sandbox), sandbox, scratch)
+    except (InfraError, UserError) as error:
+        because = error.what if isinstance(error, InfraError) else str(error)
+    return await _opened_walled(ContainerEach(wanted, sandbox, because), sandbox, scratch)
 
 
 async def _opened_walled(runtime: Runtime, sandbox: Sandbox, scratch: Path) -> BoxFactory:
     try:
-        return await _opened(runtime, sandbox, scratch)
+        return await opened_in(runtime, sandbox, scratch)
     except (InfraError, UserError) as error:
         what = error.what if isinstance(error, InfraError) else error
         name = f"sandbox.runtime: {runtime.name}"
         raise UserError(f"{name} does not work on this machine ({what}); {runtime.remedy}") from error
 
 
-async def _opened(runtime: Runtime, sandbox: Sandbox, scratch: Path) -> BoxFactory:
+async def opened_in(runtime: Runtime, sandbox: Sandbox, scratch: Path) -> BoxFactory:
+    """A factory of boxes in this very runtime, one of which was tried. Raises `UserError`, `InfraError`."""
     factory = BoxFactory(runtime, sandbox, scratch)
     try:
         await (await factory.start()).close()  # the kernel may grant the parent its walls and refuse a box its own
@@ -79,6 +88,7 @@ class BoxFactory:
         self._parent: Parent | None = None
         self._launching = asyncio.Lock()
         self._closed = False
+        self._was_up = False
 
     @property
     def note(self) -> str:
@@ -112,7 +122,15 @@ class BoxFactory:
             return self._parent
 
     async def _launch(self) -> Parent:
-        return await Parent.launch(self._how, self._sandbox, self._scratch)
+        """What has worked before, and does not, is no mistake of the user's any more."""
+        try:
+            parent = await Parent.launch(self._how, self._sandbox, self._scratch)
+        except UserError as error:
+            if not self._was_up:
+                raise
+            raise InfraError(ErrorClass.SANDBOX, str(error)) from error
+        self._was_up = True
+        return parent
 
     async def close(self) -> None:
         """End every box and the parent, and wait for it; twice is fine."""

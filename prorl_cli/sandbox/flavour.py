@@ -1,6 +1,6 @@
 """Apptainer and SingularityCE are two programs by now: what prorl does differently for each, by its version string.
 
-Refuses versions that lack what walls are made of. Pure; called by `apptainer`.
+Refuses versions that lack what walls are made of. Pure; called by `container` and `apptainer`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ _VERSION = re.compile(r"^(apptainer|singularity(?:-ce)?) version (\d+)\.(\d+)", 
 
 OLDEST = {"apptainer": (1, 0), "singularity-ce": (3, 10), "singularity": (3, 10)}
 """The first with `--no-eval` and `--no-mount bind-paths`. Singularity before the fork had neither."""
+
+_SYSTEM = re.compile(r"^(\d+)\s*\|.*\|FS \(Squashfs/\*System/", re.MULTILINE)
 
 _UNPACKS = "Converting SIF file to temporary sandbox"
 
@@ -41,6 +43,14 @@ def read(said: str) -> Flavour:
         wanted = ".".join(map(str, OLDEST[name]))
         raise UserError(f"{said.strip()} is too old: boxes need {wanted} at least, or Apptainer")
     return Flavour(name=name, version=version)
+
+
+def system_partition(listed: str) -> int:
+    """The number of what an image starts from, by the words of `sif list`. Raises `UserError`."""
+    match = _SYSTEM.search(listed)
+    if not match:
+        raise UserError(f"no packed filesystem to start from: {listed.strip()[-200:] or 'nothing was listed'}")
+    return int(match[1])
 
 
 def unpacks(said: str) -> bool:

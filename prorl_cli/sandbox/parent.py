@@ -25,14 +25,15 @@ from prorl_cli import nodelocal
 from prorl_cli.errors import InfraError, UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import root
+from prorl_cli.sandbox.boxed.launched import complaint
 from prorl_cli.sandbox.results import Ended
-from prorl_cli.sandbox.runtimes import Runtime
+from prorl_cli.sandbox.runtimes import Runtime, Zygote
 from prorl_cli.trajectory import ErrorClass
 
 log = logging.getLogger(__name__)
 
-BOOT_S = 30.0
-"""For a zygote to come up (0.1 s on an idle machine)."""
+BOOT_S = 100.0
+"""For a zygote to come up (0.1 s on an idle machine, but its image may be far away)."""
 LEAVE_S = 15.0
 """For a zygote to take its boxes down when told (it gives up after 10), before it is killed itself."""
 
@@ -82,11 +83,11 @@ class Parent:
             errors = undo.enter_context(tempfile.TemporaryFile())
             own = await asyncio.to_thread(_own_folder, scratch) if runtime.writes else None
             undo.callback(_give_up, own)
-            zygote = await asyncio.to_thread(runtime.zygote, theirs.fileno(), own.folder if own else None)
-            parent = cls(_spawn(zygote.command, theirs, errors), ours, errors, own, runtime.ready_s)
+            zygote = await asyncio.to_thread(runtime.zygote, own.folder if own else None)
+            parent = cls(_spawn(zygote, theirs, errors), ours, errors, own, runtime.ready_s)
             undo.pop_all()
         try:
-            await parent._greet(_configuration(runtime.name, sandbox, own) | zygote.facts)
+            await parent._greet(_configuration(zygote.kind, sandbox, own) | zygote.facts)
         except BaseException:
             parent.kill()
             raise
@@ -142,8 +143,8 @@ class Parent:
 
     def _last_words(self) -> str:
         self._errors.seek(0)
-        lines = self._errors.read()[-2000:].decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "the parent process ended without a word"
+        said = self._errors.read()[-65536:].decode(errors="replace")
+        return complaint(said) or "the parent process ended without a word"
 
     async def begin(self, link: socket.socket, ended: Callable[[Ended], None], like: int = 0) -> int:
         """Ask for a box that speaks over `link` and begins with what box `like` has written; `ended` is called once.
@@ -198,16 +199,15 @@ def _kill_tree(pid: int) -> None:
             process.kill()
 
 
-def _spawn(command: list[str], control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    """In a session of its own (Ctrl-C is the worker's), with no environment and no descriptor of the worker's."""
+def _spawn(zygote: Zygote, control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """In a session of its own (Ctrl-C is the worker's), with no environment of the worker's and one descriptor."""
     return subprocess.Popen(
-        command,
-        env=root.CLEAN,
+        zygote.command,
+        env=dict(zygote.environment),
         cwd="/",
-        stdin=subprocess.DEVNULL,
+        stdin=control.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=errors,
-        pass_fds=[control.fileno()],
         start_new_session=True,
     )
 
@@ -225,9 +225,9 @@ def _give_up(own: nodelocal.Private | None) -> None:
         os.close(own.lock)
 
 
-def _configuration(runtime: str, sandbox: Sandbox, own: nodelocal.Private | None) -> dict[str, Any]:
+def _configuration(kind: str, sandbox: Sandbox, own: nodelocal.Private | None) -> dict[str, Any]:
     return {
-        "runtime": runtime,
+        "kind": kind,
         "limits": root.limits_of(sandbox),
         "folder": str(own.folder) if own else "",
         "name": own.folder.name if own else "",

@@ -1,7 +1,7 @@
 """The read-only root of `bwrap` boxes, with just what Python needs; and the command lines of zygotes.
 
 Finding out what that is asks the interpreter once (`find_python`, about a tenth of a second); the rest is pure.
-Refuses an interpreter whose libraries cannot be listed. Called by `runtimes` and `apptainer`.
+Refuses an interpreter whose libraries cannot be listed. Called by `runtimes`, `container` and `apptainer`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ for name, path in ("prorl_cli", sys.argv[1]), ("prorl_cli.sandbox", sys.argv[1] 
 """
 # Imports the boxed code from its folder without the packages around it, which import what no box has.
 
-_SERVE = _BOOT + "from prorl_cli.sandbox.boxed import zygote\nzygote.main()\n"
+SERVE = _BOOT + "from prorl_cli.sandbox.boxed import zygote\nzygote.main()\n"
 FURNISH = _BOOT + "from prorl_cli.sandbox.boxed import furnished\nfurnished.main()\n"
 _PROBE = _BOOT + (
     "import json, sysconfig\n"
@@ -140,15 +140,12 @@ def prorl_binds(python: Python, tools: Tools) -> list[tuple[str, str]]:
     return [*code, *python.binds, *zip(map(str, tools.folders), tools.inside, strict=True)]
 
 
-def plain_command(control: int, own: Path) -> list[str]:
-    """A zygote without walls; `control` is the descriptor that it inherits. By its folder, the last word, a janitor
-    knows it and what it has forked."""
-    return [interpreter(), *FLAGS, "-c", _SERVE, str(PACKAGE), str(control), str(own)]
+def plain_command(own: Path) -> list[str]:
+    """A zygote without walls. By its folder, the last word, a janitor knows it and what it has forked."""
+    return [interpreter(), *FLAGS, "-c", SERVE, str(PACKAGE), str(own)]
 
 
-def bwrap_command(
-    bwrap: str, python: Python, control: int, tools: Tools, as_root: bool, further: Sequence[str] = ()
-) -> list[str]:
+def bwrap_command(bwrap: str, python: Python, tools: Tools, as_root: bool, further: Sequence[str] = ()) -> list[str]:
     """A zygote as pid 1 behind the walls of the program `bwrap`; `further` are more of its words, about mounts.
 
     An ordinary user needs a user namespace for that, and is not root in it, for the kernel lets only the mightiest
@@ -160,7 +157,7 @@ def bwrap_command(
     user = ["--cap-drop", "ALL", *caps] if as_root else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
     binds = [*prorl_binds(python, tools), (python.loader, python.loader)]
     mounts = [*_furniture(binds, python.hidden), *further, "--remount-ro", "/", "--chdir", "/"]
-    run = [python.executable, *FLAGS, "-c", _SERVE, f"{HOME}/prorl_cli", str(control)]
+    run = [python.executable, *FLAGS, "-c", SERVE, f"{HOME}/prorl_cli"]
     life = ["--die-with-parent", "--as-pid-1", "--new-session"]
     environment = ["--setenv", "LD_LIBRARY_PATH", f"{HOME}/python/shared"]
     return [bwrap, *life, *walls, *user, *mounts, *environment, "--", *run]
@@ -190,4 +187,4 @@ def root_words(scratch: Path, own: Path, mounts: Sequence[tuple[str, str]]) -> l
     words += ["--bind", str(scratch), "/scratch", "--bind", str(own), "/node"]
     for source, inside in mounts:
         words += ["--ro-bind", source, inside]
-    return [*words, "--dev-bind-try", "/dev/tty", "/dev/tty"]
+    return [*words, "--dev-bind-try", "/dev/tty", "/dev/tty", "--setenv", "PATH", rooted.PATH]

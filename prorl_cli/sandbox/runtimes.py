@@ -1,4 +1,4 @@
-"""What the boxes of a worker run in: `bwrap` and `process` here, `apptainer` in its own module.
+"""What the boxes of a worker run in: `bwrap` and `process` here, `apptainer` in a module of its own.
 
 A runtime says how its zygote is started and what that must know; it starts nothing itself. Refuses what this machine
 lacks, in words. Called by `factory` and `parent`.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,10 +21,13 @@ from prorl_cli.sandbox.boxed.isolation import NOBODY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zygote:
-    """Its `command` line, and the `facts` that its kind of boxes must know besides the limits."""
+    """Its `command` line with its whole `environment`, the `kind` of boxes that it makes (`boxed.zygote`), and the
+    `facts` that this kind must know besides the limits."""
 
+    kind: str
     command: list[str]
     facts: dict[str, Any]
+    environment: Mapping[str, str] = field(default_factory=lambda: root.CLEAN)
 
 
 class Runtime(Protocol):
@@ -37,8 +40,8 @@ class Runtime(Protocol):
     ready_s: float
     writes: bool
 
-    def zygote(self, control: int, own: Path | None) -> Zygote:
-        """One with folder `own`; it inherits descriptor `control`. Raises `UserError`."""
+    def zygote(self, own: Path | None) -> Zygote:
+        """One with folder `own`. Raises `UserError`."""
 
 
 class Process:
@@ -52,10 +55,10 @@ class Process:
     def __init__(self, tools: root.Tools) -> None:
         self._tools = tools
 
-    def zygote(self, control: int, own: Path | None) -> Zygote:
+    def zygote(self, own: Path | None) -> Zygote:
         assert own, "its zygote has a folder"
         facts = {"serve": self._tools.serve, "tools": [str(folder) for folder in self._tools.folders]}
-        return Zygote(command=root.plain_command(control, own), facts=facts)
+        return Zygote(kind="plain", command=root.plain_command(own), facts=facts)
 
 
 class Bwrap:
@@ -72,7 +75,7 @@ class Bwrap:
         self._folder = image
         self._tools = tools
 
-    def zygote(self, control: int, own: Path | None) -> Zygote:
+    def zygote(self, own: Path | None) -> Zygote:
         bwrap = shutil.which("bwrap")
         if not bwrap:
             raise UserError("bwrap is not installed")
@@ -80,12 +83,14 @@ class Bwrap:
         begins, further = self._whole_root(own) if own else (None, ())
         served = {"serve": self._tools.serve, "tools": self._tools.inside}
         return Zygote(
-            command=root.bwrap_command(bwrap, python, control, self._tools, as_root, further),
+            kind="walled",
+            command=root.bwrap_command(bwrap, python, self._tools, as_root, further),
             facts={**served, "root": begins, "drop_root": as_root},
         )
 
     def _whole_root(self, own: Path) -> tuple[dict[str, Any], Sequence[str]]:
         """What boxes begin with (`boxed.rooted.Root`), and the words that bring it to the zygote."""
+        (own / "stage").mkdir()
         if self._folder:
             mounts = [(str(_unpacked(self._folder)), "/image")]
             begins: dict[str, Any] = {"lower": "/image", "binds": []}

@@ -3,8 +3,9 @@
     python -m tests.bench.bench_sandbox OUT.json
 
 Writes `[{"cell", "ours", "peer", "unit", "ratio", "bar", "met"}]`; where there is no peer, its columns are null. Arms
-are alternated in one run, and all of them run in the same image: `apptainer` in it packed and unpacked, `bwrap` in the
-folder, SWE-ReX and tmux under `apptainer exec` (`in_image`). A ratio is how many times the peer takes. Without
+are alternated in one run, and all of them run in the same image: `apptainer` in it packed and unpacked, in one container
+and, where starts are measured, in one each; `bwrap` in the folder; SWE-ReX and tmux under `apptainer exec` (`in_image`).
+A ratio is how many times the peer takes. Without
 Apptainer for an unprivileged user, `bwrap` has the node's programs and nothing else is measured but the toy boxes.
 """
 
@@ -24,10 +25,11 @@ from pathlib import Path
 
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import open_boxes, root
-from prorl_cli.sandbox.apptainer import Apptainer
+from prorl_cli.sandbox.apptainer import ContainerEach, OneContainer
 from prorl_cli.sandbox.box import Box
+from prorl_cli.sandbox.factory import opened_in
 from prorl_cli.sandbox.parent import Parent
-from prorl_cli.sandbox.runtimes import Bwrap
+from prorl_cli.sandbox.runtimes import Bwrap, Process
 from tests.bench import crowd
 from tests.bench.in_image import Peer, kinds
 from tests.images import apptainer_works, image
@@ -166,30 +168,41 @@ async def python_cells():
 BARS = {"apptainer, SIF": 300, "apptainer, folder": 100, "bwrap, folder": 30, "bwrap, the node's programs": 30}
 
 
+def ways():
+    """Of starting boxes: name, settings and runtime."""
+    tools = root.Tools(serve=("bash",))
+    for name, settings in kinds_of_boxes():
+        if settings.runtime == "bwrap":
+            yield name, settings, Bwrap(tools, settings.image)
+        else:
+            yield name, settings, OneContainer(tools, settings)
+            yield f"{name}, a container each", settings, ContainerEach(tools, settings, "asked for")
+
+
 async def start_cells():
     rows = []
-    for name, settings in kinds_of_boxes():
-        ours, bare = await whole_starts(settings)
+    for name, settings, runtime in ways():
+        ours, bare = await whole_starts(settings, runtime)
         p50, p99 = quantiles(ours)
-        rows.append(cell(f"start to first bash action p50, no spare box, {name}", p50, "ms", BARS[name]))
+        rows.append(cell(f"start to first bash action p50, no spare box, {name}", p50, "ms", BARS.get(name)))
         rows.append(cell(f"start to first bash action p99, no spare box, {name}", p99, "ms"))
         if bare:
             rows.append(cell(f"the whole of `apptainer exec IMAGE true` p50, in turn with it, {name}", bare, "ms"))
         for rhythm, pause_s in (("at leisure", 1.0), ("back to back", 0.0)):
-            seconds = await first_answers(settings, "bash", {"command": "echo up"}, STARTS, pause_s)
+            seconds = await first_answers(settings, runtime, "bash", {"command": "echo up"}, STARTS, pause_s)
             rows.append(cell(f"start to first bash action p50, {rhythm}, {name}", quantiles(seconds)[0], "ms"))
     return rows
 
 
-async def whole_starts(settings):
+async def whole_starts(settings, runtime):
     """A parent's very first box has no spare before it; the time the parent itself takes to come up is left out.
-    In turn with each, if it is launched by Apptainer, a bare command: no box of that kind can be up sooner."""
+    In turn with each of an image, a bare command: no container can be up sooner."""
     seconds, bare = [], []
     for _ in range(STARTS):
         if settings.runtime == "apptainer":
             bare.append(_bare_exec(settings.image))
         with tempfile.TemporaryDirectory() as scratch:
-            parent = await Parent.launch(_runtime(settings), settings, Path(scratch))
+            parent = await Parent.launch(runtime, settings, Path(scratch))
             began = time.perf_counter()
             box = await Box.start(parent)
             await timed(box, "bash", command="echo up")
@@ -205,16 +218,11 @@ def _bare_exec(path):
     return time.perf_counter() - began
 
 
-def _runtime(settings):
-    tools = root.Tools(serve=("bash",))
-    return Apptainer(tools, settings) if settings.runtime == "apptainer" else Bwrap(tools, settings.image)
-
-
-async def first_answers(settings, tool, arguments, rounds, pause_s):
+async def first_answers(settings, runtime, tool, arguments, rounds, pause_s):
     """`pause_s` is what a worker leaves its zygote to make a spare box between two starts."""
     seconds = []
     with tempfile.TemporaryDirectory() as scratch:
-        factory = await open_boxes(settings, scratch=Path(scratch), serve=(tool,))
+        factory = await opened_in(runtime, settings, Path(scratch))
         for _ in range(rounds):
             await asyncio.sleep(pause_s)
             began = time.perf_counter()
@@ -227,15 +235,15 @@ async def first_answers(settings, tool, arguments, rounds, pause_s):
 
 
 def crowd_cells():
-    for name, settings in kinds_of_boxes():
+    for name, settings, runtime in ways():
         what = f"{crowd.AT_ONCE} boxes at once, {name}"
-        seconds = asyncio.run(crowd.answers(settings, crowd.AT_ONCE))
+        seconds = asyncio.run(crowd.answers(settings, runtime, crowd.AT_ONCE))
         yield cell(f"{what}: all up", len(seconds), "boxes", crowd.AT_ONCE, at_least=True)
         p50, p99 = quantiles(seconds)
         yield cell(f"{what}: first answer p50", p50, "ms")
         yield cell(f"{what}: first answer p99", p99, "ms")
         if settings.runtime == "apptainer":
-            ours, theirs = crowd.cpu_a_start(settings), crowd.cpu_of_an_exec(settings.image)
+            ours, theirs = crowd.cpu_a_start(settings, runtime), crowd.cpu_of_an_exec(settings.image)
             label = f"{what}: processor a start / apptainer exec IMAGE python3 -c pass"
             yield cell(label, ours * 1e3, "ms", 1.5, theirs * 1e3, ours / theirs)
 
@@ -246,12 +254,14 @@ def crowd_cells():
 async def toy_cells():
     """The calculator's boxes: Python and nothing else, forked from a warm parent; beside a fresh interpreter."""
     rows = []
-    for runtime in ("bwrap", "process") if bwrap_works() else ("process",):
+    tools = root.Tools(serve=("calculator",))
+    for runtime in (Bwrap(tools), Process(tools)) if bwrap_works() else (Process(tools),):
         for rhythm, pause_s in (("at leisure", PAUSE_S), ("back to back", 0.0)):
             expression = {"expression": "(17 + 3) * 21"}
-            seconds = await first_answers(Sandbox(runtime=runtime), "calculator", expression, TOYS, pause_s)
+            settings = Sandbox(runtime=runtime.name)
+            seconds = await first_answers(settings, runtime, "calculator", expression, TOYS, pause_s)
             for what, value in zip(("p50", "p99"), quantiles(seconds), strict=True):
-                rows.append(cell(f"calculator box to first answer {what}, {rhythm}, {runtime}", value, "ms"))
+                rows.append(cell(f"calculator box to first answer {what}, {rhythm}, {runtime.name}", value, "ms"))
     p50, p99 = quantiles(fresh_interpreters(TOYS // 4))
     return [*rows, cell("a fresh interpreter p50", p50, "ms"), cell("a fresh interpreter p99", p99, "ms")]
 

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from prorl_cli.sandbox import open_boxes
+from prorl_cli.sandbox.factory import opened_in
 from tests.killing import fork
 from tests.sandbox_kit import orphans_come_here
 
@@ -15,10 +15,10 @@ AT_ONCE = 64
 BY_ITSELF = 16
 
 
-async def answers(settings, count, ask=True):
+async def answers(settings, runtime, count, ask=True):
     """Seconds from asking for all of them until each is up and, with `ask`, has answered its first command."""
     with tempfile.TemporaryDirectory() as scratch:
-        factory = await open_boxes(settings, scratch=Path(scratch), serve=("bash",))
+        factory = await opened_in(runtime, settings, Path(scratch))
         try:
             return await asyncio.gather(*(_first_answer(factory, ask, time.perf_counter()) for _ in range(count)))
         finally:
@@ -54,9 +54,9 @@ def _reap_all():
         return
 
 
-def cpu_a_start(settings):
+def cpu_a_start(settings, runtime):
     """Of a box from its start to its end, nothing done in it; what opening the factory costs is left out."""
-    crowd, nobody = (cpu_of(lambda n=n: asyncio.run(answers(settings, n, ask=False))) for n in (AT_ONCE, 0))
+    crowd, nobody = (cpu_of(lambda n=n: asyncio.run(answers(settings, runtime, n, ask=False))) for n in (AT_ONCE, 0))
     return (crowd - nobody) / AT_ONCE
 
 

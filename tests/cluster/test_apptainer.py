@@ -1,5 +1,5 @@
-"""Boxes from a container image, packed and unpacked, launched by a user without rights; what every runtime promises is
-asked of `apptainer` in tests/test_sandbox_*.py as well."""
+"""Boxes from a container image, packed and unpacked, in one container and in one each, launched by a user without rights;
+what every runtime promises is asked of both ways in tests/test_sandbox_*.py as well."""
 
 import asyncio
 import os
@@ -18,6 +18,7 @@ from prorl_cli.sandbox.janitor import clean
 from tests.conftest import need
 from tests.images import FORMS, apptainer_works, image
 from tests.sandbox_kit import (
+    EACH,
     at_work,
     box_processes,
     first_process,
@@ -27,12 +28,16 @@ from tests.sandbox_kit import (
     orphans_come_here,
     probe,
     settle,
+    top_of,
     until,
     zygote_of,
 )
 from tests.test_sandbox_kill import worker as killed_worker
 
 each_form = pytest.mark.parametrize("form", FORMS)
+each_way = pytest.mark.parametrize("runtime", ("apptainer", EACH))
+in_one = pytest.mark.parametrize("runtime", ("apptainer",))
+one_each = pytest.mark.parametrize("runtime", (EACH,))
 AT_ONCE = 20
 
 
@@ -41,16 +46,17 @@ def apptainer():
     need("apptainer", apptainer_works())
 
 
-def boxes(form, scratch, **settings):
-    return opened("apptainer", scratch, image=str(image(form)), **settings)
+def boxes(runtime, form, scratch, **settings):
+    return opened(runtime, scratch, image=str(image(form)), **settings)
 
 
-def box_of(form, scratch, **settings):
-    return one_box("apptainer", scratch, image=str(image(form)), **settings)
+def box_of(runtime, form, scratch, **settings):
+    return one_box(runtime, scratch, image=str(image(form)), **settings)
 
 
 @each_form
-def test_twenty_boxes_at_once_answer_from_the_image_that_records_name(form, tmp_path):
+@each_way
+def test_twenty_boxes_at_once_answer_from_the_image_that_records_name(runtime, form, tmp_path):
     async def episode(factory, number):
         box = await factory.start()
         answer = await box.call("calculator", {"expression": f"{number} / 4"}, 30)
@@ -61,7 +67,7 @@ def test_twenty_boxes_at_once_answer_from_the_image_that_records_name(form, tmp_
         return answer.output, "Debian" in release
 
     async def scene():
-        async with boxes(form, tmp_path) as factory:
+        async with boxes(runtime, form, tmp_path) as factory:
             assert (factory.runtime, factory.image) == ("apptainer", str(image(form)))
             return await asyncio.gather(*(episode(factory, 4 * number) for number in range(AT_ONCE)))
 
@@ -71,7 +77,8 @@ def test_twenty_boxes_at_once_answer_from_the_image_that_records_name(form, tmp_
     assert os.listdir(tmp_path) == []
 
 
-def test_only_a_few_boxes_are_on_their_way_at_once(tmp_path):
+@one_each
+def test_only_a_few_boxes_are_on_their_way_at_once(runtime, tmp_path):
     async def watch(seen):
         while True:
             launchers = zygote_of(box_processes()).children()
@@ -81,7 +88,7 @@ def test_only_a_few_boxes_are_on_their_way_at_once(tmp_path):
 
     async def scene():
         seen = set()
-        async with boxes("folder", tmp_path) as factory:
+        async with boxes(runtime, "folder", tmp_path) as factory:
             watching = asyncio.create_task(watch(seen))
             await asyncio.gather(*(factory.start() for _ in range(AT_ONCE)))
             watching.cancel()
@@ -91,7 +98,8 @@ def test_only_a_few_boxes_are_on_their_way_at_once(tmp_path):
 
 
 @each_form
-def test_nothing_of_the_host_is_seen_or_reached(form, tmp_path, monkeypatch):
+@each_way
+def test_nothing_of_the_host_is_seen_or_reached(runtime, form, tmp_path, monkeypatch):
     secrets = ("PRORL_TEST_SECRET", "APPTAINERENV_LEAK", "SINGULARITYENV_LEAK", "https_proxy", "SLURM_LEAK", "PMI_LEAK")
     for name in (*secrets, "APPTAINER_BIND", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, f"hunter2{tmp_path}")
@@ -128,7 +136,7 @@ def test_nothing_of_the_host_is_seen_or_reached(form, tmp_path, monkeypatch):
         """
 
         async def scene():
-            async with box_of(form, tmp_path / "scratch") as box:
+            async with box_of(runtime, form, tmp_path / "scratch") as box:
                 return await look(box, code)
 
         seen = asyncio.run(scene())
@@ -139,7 +147,8 @@ def test_nothing_of_the_host_is_seen_or_reached(form, tmp_path, monkeypatch):
     assert seen["processes"] == [1, seen["own"][0]] and seen["own"][1] == 1
 
 
-def test_its_launcher_is_told_nothing_that_it_could_take_for_an_option(tmp_path, monkeypatch):
+@each_way
+def test_its_launcher_is_told_nothing_that_it_could_take_for_an_option(runtime, tmp_path, monkeypatch):
     for name in ("APPTAINER_BIND", "SINGULARITY_BINDPATH", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "no_proxy"):
         monkeypatch.setenv(name, "hunter2")
     told = tmp_path / "told"
@@ -150,7 +159,7 @@ def test_its_launcher_is_told_nothing_that_it_could_take_for_an_option(tmp_path,
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     async def scene():
-        async with box_of("folder", tmp_path / "scratch"):
+        async with box_of(runtime, "folder", tmp_path / "scratch"):
             return dict(line.split("=", 1) for line in told.read_text().splitlines()[:-1])
 
     environment = asyncio.run(scene())
@@ -160,7 +169,8 @@ def test_its_launcher_is_told_nothing_that_it_could_take_for_an_option(tmp_path,
     assert told.read_text().splitlines()[-1] == environment["PWD"] == "/"
 
 
-def test_what_the_node_allows_is_tried_once_a_worker_not_once_a_zygote(tmp_path, monkeypatch):
+@one_each
+def test_what_the_node_allows_is_tried_once_a_worker_not_once_a_zygote(runtime, tmp_path, monkeypatch):
     told = tmp_path / "told"
     program = tmp_path / "apptainer"
     program.write_text(f'#!/bin/sh\necho "$@" >> {told}\nexec {shutil.which("apptainer")} "$@"\n')
@@ -168,20 +178,22 @@ def test_what_the_node_allows_is_tried_once_a_worker_not_once_a_zygote(tmp_path,
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     async def scene():
-        async with boxes("folder", tmp_path / "scratch") as factory:
+        async with boxes(runtime, "folder", tmp_path / "scratch") as factory:
             zygote_of(box_processes()).kill()
             await until(lambda: factory._parent.lost)
             box = await factory.start()
             return (await box.call("calculator", {"expression": "6 * 7"}, 30)).output, factory.note
 
-    assert asyncio.run(scene()) == ("42", "")
+    output, note = asyncio.run(scene())
+    assert output == "42" and note == "each has a container of its own: no overlay in a container: invented by a test"
     said = told.read_text()
     assert (said.count("--version"), said.count("prorl-was-here")) == (1, 1)
     assert settle() == []
 
 
 @each_form
-def test_it_has_no_power_can_gain_none_and_cannot_harm_its_box(form, tmp_path):
+@each_way
+def test_it_has_no_power_can_gain_none_and_cannot_harm_its_box(runtime, form, tmp_path):
     code = """
         import ctypes, os
         libc = ctypes.CDLL(None, use_errno=True)
@@ -202,7 +214,7 @@ def test_it_has_no_power_can_gain_none_and_cannot_harm_its_box(form, tmp_path):
     """
 
     async def scene():
-        async with box_of(form, tmp_path) as box:
+        async with box_of(runtime, form, tmp_path) as box:
             seen = await look(box, code)
             for blow in ("os.kill(1, 9)", "os.kill(1, 11)", "os.kill(1, 19)", "os.kill(-1, 9)"):
                 await probe(box, f"import os\n{blow}")
@@ -213,11 +225,12 @@ def test_it_has_no_power_can_gain_none_and_cannot_harm_its_box(form, tmp_path):
 
 
 @each_form
-def test_what_a_box_writes_is_bounded_and_gone_with_it(form, tmp_path):
+@each_way
+def test_what_a_box_writes_is_bounded_and_gone_with_it(runtime, form, tmp_path):
     fill = "with open({!r}, 'wb') as f:\n  for _ in range(100): f.write(bytes(2**20))"
 
     async def scene():
-        async with boxes(form, tmp_path, memory="64MiB", disk="20MiB") as factory:
+        async with boxes(runtime, form, tmp_path, memory="64MiB", disk="20MiB") as factory:
             box, other = await factory.start(), await factory.start()
             for path in ("/tmp/big", "/var/tmp/big", "/dev/shm/big"):
                 full = await probe(box, fill.format(path))
@@ -238,12 +251,13 @@ def test_what_a_box_writes_is_bounded_and_gone_with_it(form, tmp_path):
 
 
 @each_form
-def test_siblings_begin_with_what_a_warmed_box_has_written(form, tmp_path):
+@each_way
+def test_siblings_begin_with_what_a_warmed_box_has_written(runtime, form, tmp_path):
     write = "import os\nos.mkdir('repo')\nopen('repo/file', 'w').write('x' * 100_000)\nopen('/mine', 'w').write('x')"
     read = "import os\nout = [os.getcwd(), os.listdir('.'), os.path.getsize('repo/file'), os.path.exists('/mine')]"
 
     async def scene():
-        async with boxes(form, tmp_path) as factory:
+        async with boxes(runtime, form, tmp_path) as factory:
             warmed = await factory.start()
             assert (await probe(warmed, write)).outcome == "ok"
             siblings = await asyncio.gather(*(factory.start(like=warmed) for _ in range(4)))
@@ -255,9 +269,57 @@ def test_siblings_begin_with_what_a_warmed_box_has_written(form, tmp_path):
 
 
 @each_form
-def test_a_launcher_killed_by_force_is_an_error_of_the_machine_and_leaves_no_mount_behind(form, tmp_path):
+@in_one
+def test_a_killed_launcher_costs_the_boxes_of_its_container_and_leaves_no_mount_behind(runtime, form, tmp_path):
     async def scene():
-        async with boxes(form, tmp_path) as factory:
+        async with boxes(runtime, form, tmp_path) as factory:
+            call = asyncio.create_task(probe(await factory.start(), "import time; time.sleep(60)"))
+            await at_work()
+            launcher = top_of(box_processes())
+            below = launcher.children(recursive=True)
+            launcher.kill()
+            with pytest.raises(InfraError, match="parent process"):
+                await call
+            assert (await (await factory.start()).call("calculator", {"expression": "1"}, 10)).output == "1"
+            await until(lambda: not any(map(serves, below)))
+
+    with orphans_come_here():
+        asyncio.run(scene())
+        assert settle() == []
+    assert os.listdir(tmp_path) == []
+
+
+@in_one
+def test_a_container_that_cannot_be_started_again_for_a_while_costs_episodes_and_not_the_worker(
+    runtime, tmp_path, monkeypatch
+):
+    broken, program = tmp_path / "broken", tmp_path / "apptainer"
+    words = "FATAL:   container creation failed: fuse mount failed in 10s"
+    program.write_text(
+        f'#!/bin/sh\nif [ -e {broken} ]; then echo "{words}" >&2; exit 255; fi\nexec {shutil.which("apptainer")} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def scene():
+        async with boxes(runtime, "folder", tmp_path / "scratch") as factory:
+            broken.touch()
+            zygote_of(box_processes()).kill()
+            await until(lambda: factory._parent.lost)
+            with pytest.raises(InfraError, match="fuse mount failed in 10s"):
+                await factory.start()
+            broken.unlink()
+            return (await (await factory.start()).call("calculator", {"expression": "6 * 7"}, 30)).output
+
+    assert asyncio.run(scene()) == "42"
+    assert settle() == []
+
+
+@each_form
+@one_each
+def test_a_launcher_killed_by_force_is_an_error_of_the_machine_and_leaves_no_mount_behind(runtime, form, tmp_path):
+    async def scene():
+        async with boxes(runtime, form, tmp_path) as factory:
             box = await factory.start()
             call = asyncio.create_task(probe(box, "import time; time.sleep(60)"))
             launcher = (await at_work()).parent()
@@ -272,12 +334,13 @@ def test_a_launcher_killed_by_force_is_an_error_of_the_machine_and_leaves_no_mou
     assert settle() == []
 
 
-def test_a_killed_worker_leaves_no_process_mount_or_folder_of_a_packed_image(tmp_path, monkeypatch):
+@each_way
+def test_a_killed_worker_leaves_no_process_mount_or_folder_of_a_packed_image(runtime, tmp_path, monkeypatch):
     monkeypatch.setattr("tests.sandbox_kit.image", lambda: image("sif"))
     with orphans_come_here():
-        pid = killed_worker("apptainer", tmp_path)
-        names = [process.name() for process in box_processes(pid)]
-        assert names.count("squashfuse_ll") >= 2, names
+        pid = killed_worker(runtime, tmp_path)
+        daemons = sum(process.name() == "squashfuse_ll" for process in box_processes(pid))
+        assert daemons >= 2 if runtime == EACH else daemons in (1, 2), "one mounts the root, one the image"
         psutil.Process(pid).kill()
         os.waitpid(pid, 0)
         assert settle() == []
@@ -298,9 +361,33 @@ def mounts(zygote):
             yield from (process for process in launcher.children() if "fuse" in process.name())
 
 
-def test_mounts_whose_launcher_went_with_its_zygote_end_at_the_next_start_and_no_others(tmp_path):
+@in_one
+def test_mounts_of_a_container_that_went_with_its_launcher_end_at_the_next_start_and_no_others(runtime, tmp_path):
     async def scene():
-        async with boxes("sif", tmp_path / "living") as factory, boxes("sif", tmp_path / "killed") as killed:
+        living, killed = tmp_path / "living", tmp_path / "killed"
+        async with boxes(runtime, "sif", living) as factory, boxes(runtime, "sif", killed) as other:
+            box, _ = await factory.start(), await other.start()
+            launcher = psutil.Process(other._parent._process.pid)
+            zygote = next(child for child in launcher.children() if "fuse" not in child.name())
+            daemons = [child for child in launcher.children() if "fuse" in child.name()]
+            assert daemons
+            for process in (launcher, zygote):
+                process.suspend()  # so that they tidy nothing
+            for process in (launcher, zygote):
+                process.kill()
+            clean(living)
+            await until(lambda: not any(map(serves, daemons)))
+            assert (await probe(box, "import os\nout = len(os.listdir('/usr/bin')) > 100")).output == "True"
+
+    asyncio.run(scene())
+    assert settle() == []
+
+
+@one_each
+def test_mounts_whose_launcher_went_with_its_zygote_end_at_the_next_start_and_no_others(runtime, tmp_path):
+    async def scene():
+        living, gone = tmp_path / "living", tmp_path / "killed"
+        async with boxes(runtime, "sif", living) as factory, boxes(runtime, "sif", gone) as killed:
             box, _ = await factory.start(), await killed.start()
             zygote = psutil.Process(killed._parent._process.pid)
             up = partial(filter, first_process)
@@ -320,7 +407,8 @@ def test_mounts_whose_launcher_went_with_its_zygote_end_at_the_next_start_and_no
 
 
 @each_form
-def test_long_and_odd_paths_do_no_harm(form, tmp_path):
+@each_way
+def test_long_and_odd_paths_do_no_harm(runtime, form, tmp_path):
     folder = tmp_path.joinpath(*[f"a, 'b' \"{number}\" $(id):{'x' * 60}" for number in range(4)])
     assert len(str(folder)) > 250
     folder.mkdir(parents=True)
@@ -328,12 +416,12 @@ def test_long_and_odd_paths_do_no_harm(form, tmp_path):
     linked.symlink_to(image(form))
 
     async def scene():
-        async with opened("apptainer", folder / "scratch", image=str(linked)) as factory:
+        async with opened(runtime, folder / "scratch", image=str(linked)) as factory:
             answer = await (await factory.start()).call("calculator", {"expression": "6 * 7"}, 10)
             return answer.output, factory.note
 
     output, note = asyncio.run(scene())
-    assert output == "42" and "they write to memory: their folder has a name" in note
+    assert output == "42" and ("they write to memory: their folder has a name" in note) == (runtime == EACH)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +445,8 @@ def test_an_image_that_is_none_is_the_users_mistake_and_leaves_nothing(what, wor
     assert not scratch.exists() or os.listdir(scratch) == []
 
 
-def test_singularity_will_do_where_there_is_no_apptainer(tmp_path, monkeypatch):
+@each_way
+def test_singularity_will_do_where_there_is_no_apptainer(runtime, tmp_path, monkeypatch):
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "singularity").symlink_to(shutil.which("apptainer"))
@@ -365,7 +454,7 @@ def test_singularity_will_do_where_there_is_no_apptainer(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(programs))
 
     async def scene():
-        async with box_of("folder", tmp_path / "scratch") as box:
+        async with box_of(runtime, "folder", tmp_path / "scratch") as box:
             return await box.call("calculator", {"expression": "6 * 7"}, 10)
 
     image("folder")

@@ -65,6 +65,7 @@ class Walled(_Forked):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
+        os.environ.pop("LD_LIBRARY_PATH", None)  # by which bwrap has it find its own
         self._drop_root = config["drop_root"]
         self._root = Root(**config["root"]) if config["root"] else None
         self._in_memory = False
@@ -76,9 +77,14 @@ class Walled(_Forked):
             isolation.uncover_proc()
         if self._root:
             isolation.die_with_parent(0, signal.SIGTERM)  # its folder is to be removed
-            self.note = self._refused(self._root)
-            self._in_memory = bool(self.note)
+            if why := self._refused(self._root):
+                self._do_without(why)
         super().prepare()
+
+    def _do_without(self, why: str) -> None:
+        """An overlay."""
+        self.note = f"no overlay ({why}): boxes can write only to memory"
+        self._in_memory = True
 
     def _refused(self, root: Root) -> str:
         """Why boxes cannot write to the node's disk, if they cannot: tried once."""
@@ -90,7 +96,7 @@ class Walled(_Forked):
                 isolation.enter_namespaces(isolation.ALL_NAMESPACES, isolation.BOX_UID, isolation.BOX_UID)
                 rooted.lay(root, "/node/trial")
             except BaseException as error:  # noqa: BLE001 - a child must never return into the zygote
-                os.write(write_end, f"no overlay ({error}): boxes can write only to memory".encode())
+                os.write(write_end, str(error).encode())
             finally:
                 os._exit(0)
         os.close(write_end)
@@ -188,7 +194,7 @@ class Walled(_Forked):
             written.append(os.open(f"{own}/upper", os.O_PATH | os.O_DIRECTORY))
         rooted.move_in(root, self._limits.memory)
         isolation.settle(isolation.HOME)
-        os.environ.update({"HOME": isolation.HOME, "TMPDIR": "/tmp", "PATH": rooted.PATH})
+        os.environ.update({"HOME": isolation.HOME, "TMPDIR": "/tmp"})
         return isolation.HOME, rooted.PRIVATE, written
 
 
@@ -197,11 +203,13 @@ class Plain(_Forked):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
+        self._worker: int = config["worker"]
         self._own: str = config["folder"]
         self._homes: dict[int, str] = {}
         self._removers = Removers()
 
     def prepare(self) -> None:
+        isolation.die_with_parent(self._worker, signal.SIGTERM)
         isolation.adopt_orphans()
         super().prepare()
 

@@ -17,23 +17,20 @@ from prorl_cli.sandbox.boxed import inside, isolation
 from prorl_cli.sandbox.boxed.tools import OnDemand
 from prorl_cli.sandbox.boxed.watch import Limits
 
-_KINDS = isolation.CLONE_NEWUSER | isolation.CLONE_NEWNS | isolation.CLONE_NEWUTS
+KINDS = isolation.CLONE_NEWUSER | isolation.CLONE_NEWNS | isolation.CLONE_NEWUTS
 _RUNTIMES_OWN = ("APPTAINER", "SINGULARITY", "LD_", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "USER", "LOGNAME")
 
 
 def main() -> NoReturn:
     """`python -c BOOT FOLDER CONFIGURATION`, with the zygote's hand as standard input."""
-    _refuse_without_walls()
+    refuse_without_walls()
     config = json.loads(sys.argv[2])
     hand = socket.socket(fileno=os.dup(0))
     limits = Limits(**config["limits"])
     tools = OnDemand(config["serve"], config["tools"])
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_RUNTIMES_OWN)}
-    isolation.forget_environment()
-    os.environ.clear()
-    os.environ.update(kept | {"HOME": "/tmp", "TMPDIR": "/tmp"})
+    keep_images_environment()
     written = [os.open(f"{config['layer']}/upper", os.O_PATH | os.O_DIRECTORY)] if config["layer"] else []
-    isolation.enter_namespaces(_KINDS, os.geteuid(), os.getegid())
+    isolation.enter_namespaces(KINDS, os.geteuid(), os.getegid())
     private = f"{config['own']}/private"
     isolation.refurnish(limits.memory, config["own"], private, config["hidden"])
     home = _home()
@@ -55,9 +52,17 @@ def _home() -> str:
     return isolation.HOME
 
 
-def _refuse_without_walls() -> None:
+def keep_images_environment() -> None:
+    """Forget what the runtime has added to it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_RUNTIMES_OWN)}
+    isolation.forget_environment()
+    os.environ.clear()
+    os.environ.update(kept | {"HOME": "/tmp", "TMPDIR": "/tmp"})
+
+
+def refuse_without_walls() -> None:
     """Sites can forbid some in the runtime's configuration, and the flags that ask for them are then ignored."""
     if os.getpid() != 1:
-        sys.exit("the runtime gave the box no process list of its own (`allow pid ns = no`?)")
+        sys.exit("the runtime gave no process list of its own (`allow pid ns = no`?)")
     if (interfaces := {name for _, name in socket.if_nameindex()}) - {"lo"}:
-        sys.exit(f"the runtime left the box a network: {', '.join(sorted(interfaces))}")
+        sys.exit(f"the runtime left a network: {', '.join(sorted(interfaces))}")

@@ -99,20 +99,22 @@ def furnish(memory: int) -> None:
 
 
 def refurnish(memory: int, own: str, private: str, hidden: Sequence[str]) -> None:
-    """In a root that a runtime has made: tmpfs of `memory` bytes each where things are written.
-
-    What lies below `own` cannot be changed or added to, but for a tmpfs `private`, and the `hidden` folders in it are
-    covered.
-    """
+    """In a root that a runtime has made: tmpfs of `memory` bytes each where things are written, and `close_off`, but
+    for a tmpfs `private`."""
     keep_mounts_private()
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - see `_write`
         mount_memory(folder, memory)
     os.makedirs(private, exist_ok=True)  # noqa: PTH103 - see `_write`
+    close_off(own, hidden)
+    mount_memory(private, memory)
+
+
+def close_off(own: str, hidden: Sequence[str]) -> None:
+    """What lies below `own` cannot be changed or added to, and the `hidden` folders in it are covered."""
     bind(own, own)
     for folder in hidden:
         mount("tmpfs", folder, "tmpfs", _MS_RDONLY, "size=4096,nr_inodes=1,mode=0755")
-    mount_memory(private, memory)
     make_read_only(own)
 
 

@@ -54,11 +54,13 @@ class Launched:
         self._command: list[str] = config["launch"]
         self._environment: dict[str, str] = config["environment"]
         self._layer: bool = config["layer"]
+        self._worker: int = config["worker"]
         self._gate = Gate(config["gate"], config["widths"])
         self._made = 0
         self._removers = Removers()
 
     def prepare(self) -> None:
+        isolation.die_with_parent(self._worker, signal.SIGTERM)
         isolation.adopt_orphans()
 
     def make(self, like: str = "") -> Box | None:

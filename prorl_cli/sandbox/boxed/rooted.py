@@ -20,8 +20,8 @@ PRORL = "/.prorl"
 PRIVATE = f"{PRORL}/private"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_STAGE = "/tmp"
-"""Where the new root is put together."""
+_STAGE = "/node/stage"
+"""Where the new root is put together: a folder of the zygote's."""
 _OLD = "/.old"
 _FOLDERS = (_OLD, PRORL, "/proc", "/dev", "/tmp", "/var/tmp", HOME)
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")

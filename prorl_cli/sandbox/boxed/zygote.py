@@ -2,14 +2,14 @@
 
 Speaks JSON datagrams with the worker over a socket pair (SOCK_SEQPACKET; end of file = the worker is gone):
 
-    → {"runtime", "limits", "tools", …}   once, with the lock on its folder   ← {"tools": [...], "note": str}
+    → {"kind", "limits", "tools", …}   once, with the lock on its folder   ← {"tools": [...], "note": str}
     → {"start": n, "like": m} with the box's socket            ← {"ended": n, "status": wait status, "why": str}
     → {"end": n}
 
 A box may begin with what box m has written; m is 0 for one that begins afresh, as most do.
 
-How a box is made is the affair of its kind (`forked`, `launched`). Two are made ahead of need, and of those that
-take a moment to come up only a few at a time. Started by `parent`.
+How a box is made is the affair of its kind (`forked`, `contained`, `launched`). Two are made ahead of need, and of
+those that take a moment to come up only a few at a time. Started by `parent`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
-from prorl_cli.sandbox.boxed import isolation
+from prorl_cli.sandbox.boxed.contained import Contained
 from prorl_cli.sandbox.boxed.forked import Plain, Walled
 from prorl_cli.sandbox.boxed.gate import give_back
 from prorl_cli.sandbox.boxed.kinds import Box, Kind
@@ -46,7 +46,12 @@ GATE_MS = 20
 TICK_MS = 100
 """Between two looks at boxes that have a time to leave by."""
 
-KINDS: dict[str, Callable[[dict[str, Any]], Kind]] = {"bwrap": Walled, "process": Plain, "apptainer": Launched}
+KINDS: dict[str, Callable[[dict[str, Any]], Kind]] = {
+    "walled": Walled,
+    "plain": Plain,
+    "contained": Contained,
+    "launched": Launched,
+}
 
 
 class Zygote:
@@ -54,7 +59,7 @@ class Zygote:
 
     def __init__(self, control: socket.socket, config: dict[str, Any]) -> None:
         self._control = control
-        self._kind = KINDS[config["runtime"]](config)
+        self._kind = KINDS[config["kind"]](config)
         self._boxes: dict[int, Box] = {}
         self._spares: deque[Box] = deque()
         self._asked: deque[tuple[int, int]] = deque()
@@ -242,10 +247,10 @@ class Zygote:
 
 
 def main() -> NoReturn:
-    """`python -c BOOT FOLDER DESCRIPTOR`: take the configuration from the worker's socket and serve it."""
-    os.dup2(int(sys.argv[2]), CONTROL)
+    """`python -c BOOT FOLDER`: take the configuration from the worker's socket, the standard input, and serve it."""
+    os.dup2(0, CONTROL, inheritable=False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.closerange(CONTROL + 1, 1 << 20)
-    os.environ.pop("LD_LIBRARY_PATH", None)
     control = socket.socket(fileno=CONTROL)
     data, locks, _, _ = socket.recv_fds(control, 65536, 1)
     for lock in locks:  # held by being open
@@ -253,8 +258,6 @@ def main() -> NoReturn:
     if not data:
         sys.exit(0)
     config = json.loads(data)
-    if config["runtime"] != "bwrap":
-        isolation.die_with_parent(config["worker"], signal.SIGTERM)
     zygote = Zygote(control, config)
     try:
         zygote.serve()
