@@ -18,7 +18,7 @@ from prorl_cli.errors import InfraError
 from tests.hostile_kit import box_of, boxes_of, on, out, run, scratch
 from tests.images import image
 from tests.sandbox_bugs import EVERY, WALLED
-from tests.sandbox_kit import box_processes, look, need_runtime, probe, until
+from tests.sandbox_kit import box_processes, look, need_runtime, probe, until, zygote_of
 
 __all__ = ["scratch"]
 
@@ -345,6 +345,9 @@ def test_a_mount_that_fails_for_a_while_costs_boxes_and_not_the_worker(runtime, 
     async def scene():
         async with boxes_of(runtime, scratch) as factory:
             broken.touch()
+            if runtime == "apptainer":  # whose boxes have no mount of their own
+                zygote_of(box_processes()).kill()
+                await until(lambda: factory._parent.lost)
             with pytest.raises(InfraError, match="fuse mount failed in 10s"):
                 for _ in range(5):  # some were made before
                     await (await factory.start()).close()

@@ -289,32 +289,6 @@ def test_a_killed_launcher_costs_the_boxes_of_its_container_and_leaves_no_mount_
     assert os.listdir(tmp_path) == []
 
 
-@in_one
-def test_a_container_that_cannot_be_started_again_for_a_while_costs_episodes_and_not_the_worker(
-    runtime, tmp_path, monkeypatch
-):
-    broken, program = tmp_path / "broken", tmp_path / "apptainer"
-    words = "FATAL:   container creation failed: fuse mount failed in 10s"
-    program.write_text(
-        f'#!/bin/sh\nif [ -e {broken} ]; then echo "{words}" >&2; exit 255; fi\nexec {shutil.which("apptainer")} "$@"\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    async def scene():
-        async with boxes(runtime, "folder", tmp_path / "scratch") as factory:
-            broken.touch()
-            zygote_of(box_processes()).kill()
-            await until(lambda: factory._parent.lost)
-            with pytest.raises(InfraError, match="fuse mount failed in 10s"):
-                await factory.start()
-            broken.unlink()
-            return (await (await factory.start()).call("calculator", {"expression": "6 * 7"}, 30)).output
-
-    assert asyncio.run(scene()) == "42"
-    assert settle() == []
-
-
 @each_form
 @one_each
 def test_a_launcher_killed_by_force_is_an_error_of_the_machine_and_leaves_no_mount_behind(runtime, form, tmp_path):
