@@ -21,6 +21,13 @@ def judged(**changes):
 def test_a_node_that_allows_everything_has_nothing_to_mend():
     assert {finding.verdict for finding in judged().values()} == {"ok"}
     assert "boxes write to /tmp" in judged()["sandbox.runtime: bwrap"].value
+    assert judged()["apptainer"].value == "apptainer version 1.4.5; one container for all boxes of a worker"
+
+
+def test_without_an_overlay_boxes_of_apptainer_start_slowly_and_that_is_said():
+    found = judged(overlay="mount: m: permission denied.")
+    assert found["apptainer"].value == "apptainer version 1.4.5; a container for each box"
+    assert "a container each" in found["overlay"].fix
 
 
 @pytest.mark.parametrize(

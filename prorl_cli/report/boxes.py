@@ -125,7 +125,10 @@ def _namespace_fix(switches: Mapping[str, str]) -> str:
 
 def _overlay(node: Node) -> Finding:
     works = not node.overlay
-    fix = f"boxes write to memory: it takes Linux 5.11, and a disk of the node's own under {node.scratch} (set TMPDIR)"
+    fix = (
+        "boxes of bwrap write to memory, those of apptainer get a container each and start slowly: "
+        f"it takes Linux 5.11, and a disk of the node's own under {node.scratch} (set TMPDIR)"
+    )
     return _found("overlay", f"works on {node.scratch}" if works else node.overlay, works, fix)
 
 
@@ -144,7 +147,8 @@ def _apptainer(node: Node) -> Iterator[Finding]:
     except UserError as error:
         yield _found("apptainer", node.container, False, str(error))
         return
-    yield _found("apptainer", node.container, True, "")
+    each = "a container for each box" if node.overlay or node.namespaces else "one container for all boxes of a worker"
+    yield _found("apptainer", f"{node.container}; {each}", True, "")
     if _NO_PIDS.search(node.settings):
         fix = "boxes cannot have process lists of their own: ask for it, or use sandbox.runtime: bwrap"
         yield _found("allow pid ns", "no", False, fix)
