@@ -11,6 +11,7 @@ from prorl_cli.slurm.submit import find_job, new_token, submit
 from tests import golden_scripts
 from tests.cluster.configuration import GPU_TYPE
 from tests.cluster.slurm_cluster import TERMINAL
+from tests.quick_run import until
 from tests.test_slurm_plan import recipe
 from tests.test_slurm_script import HOSTILE
 
@@ -111,10 +112,11 @@ def test_a_second_run_of_the_script_writes_behind_the_first(cluster, tmp_path, b
     run = new_run(tmp_path / "run")
     body = 'echo "run ${SLURM_RESTART_COUNT:-0}"\n[ -n "${SLURM_RESTART_COUNT:-}" ] || sleep 600'
     job = submit(run, batch(body), "token")
-    cluster.wait(job, ["RUNNING"])
+    log = run.job_log("token", job)
+    until(lambda: log.exists() and log.read_text() == "run 0\n", 60, "the first word")
     cluster.run("scontrol", "requeue", job)
     assert cluster.wait(job, TERMINAL, 90) == "COMPLETED"
-    said = run.job_log("token", job).read_text().splitlines()
+    said = log.read_text().splitlines()
     assert said[0] == "run 0" and said[-1] == "run 1"
 
 
