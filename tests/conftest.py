@@ -77,9 +77,9 @@ def container_each(request, monkeypatch):
     params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     if "apptainer each" in params.values():
         from prorl_cli.sandbox import factory
-        from tests.sandbox_kit import no_overlay
+        from tests.sandbox_kit import NoOverlay
 
-        monkeypatch.setattr(factory, "OneContainer", no_overlay)
+        monkeypatch.setattr(factory, "OneContainer", NoOverlay)
 
 
 def pytest_collection_modifyitems(items):

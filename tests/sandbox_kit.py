@@ -18,6 +18,7 @@ import pytest
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import open_boxes
+from prorl_cli.sandbox.apptainer import OneContainer
 from tests.conftest import need
 from tests.images import apptainer_works, image
 
@@ -43,8 +44,9 @@ def sandbox(runtime, **settings):
     return Sandbox(runtime=runtime.removesuffix(" each"), **settings)
 
 
-def no_overlay(*_):
-    raise UserError("no overlay in a container: invented by a test")
+class NoOverlay(OneContainer):
+    def zygote(self, own):
+        raise UserError("no overlay in a container: invented by a test")
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 
 from prorl_cli.errors import InfraError
 from prorl_cli.sandbox.boxed.cloning import clone, ensure_folder
-from tests.sandbox_kit import RUNTIMES, look, opened, probe
+from tests.sandbox_kit import RUNTIMES, box_processes, look, opened, probe, zygote_of
 from tests.test_sandbox_roots import settings  # noqa: F401 - a fixture
 
 WARM = """
@@ -91,6 +91,23 @@ def test_one_like_a_box_that_has_ended_is_refused(tmp_path):
             await box.close()
             with pytest.raises(InfraError, match="has ended"):
                 await factory.start(like=box)
+
+    asyncio.run(scene())
+
+
+def test_one_like_a_box_that_ends_meanwhile_is_refused_and_not_an_empty_one(tmp_path):
+    image = tmp_path / "image"
+    (image / "bin").mkdir(parents=True)
+
+    async def scene():
+        async with opened("bwrap", tmp_path / "scratch", image=str(image)) as factory:
+            box, zygote = await factory.start(), zygote_of(box_processes())
+            zygote.suspend()
+            asked = asyncio.create_task(factory.start(like=box))
+            await asyncio.sleep(0.05)
+            zygote.kill()
+            with pytest.raises(InfraError, match="parent process"):
+                await asked
 
     asyncio.run(scene())
 

@@ -53,6 +53,14 @@ def ask(settings, scratch, code):
     return asyncio.run(scene())
 
 
+@pytest.mark.parametrize("root", ["image"])
+def test_a_pipe_in_the_place_of_the_images_users_keeps_nobody_waiting(root, settings, tmp_path):
+    users = Path(settings["image"], "etc", "passwd")
+    users.unlink()
+    os.mkfifo(users)
+    assert ask(settings, tmp_path / "scratch", "import os\nout = os.getuid()") == 1000
+
+
 @each_root
 def test_a_box_has_a_home_its_own_devices_and_nothing_of_the_hosts_data(root, settings, tmp_path):
     secret = tmp_path / "secret"

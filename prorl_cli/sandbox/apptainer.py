@@ -1,6 +1,6 @@
 """The `apptainer` runtime: boxes from an image, a SIF file or an unpacked folder, in one container or in one each.
 
-Where the kernel allows it all boxes of a worker share one container, in which they have walls and a root of their own
+Where it works all boxes of a worker share one container, in which they have walls and a root of their own
 (`OneContainer`); else each is one long-lived `exec` (`ContainerEach`). Refuses an image that is not there. Called by
 `factory`.
 """
@@ -44,14 +44,15 @@ class _Apptainer:
     writes = True
 
     def __init__(self, tools: root.Tools, sandbox: Sandbox) -> None:
+        """Raises `UserError` where the image is not there."""
         self.image = str(Path(sandbox.image).absolute())
         self._tools = tools
+        if not Path(self.image).exists():
+            raise UserError(f"sandbox.image: there is no {self.image}")
 
     def _begin(self) -> tuple[str, root.Python, list[str]]:
         """The program, prorl's interpreter, and the first words of a command."""
         program, python = container.find_program(), root.find_python(root.interpreter())
-        if not Path(self.image).exists():
-            raise UserError(f"sandbox.image: there is no {self.image}")
         return program, python, container.walled(program, python, self._tools)
 
 
@@ -140,9 +141,11 @@ class ContainerEach(_Apptainer):
             return _Node(prefix=prefix, layer=False, note=f"{each}; {note}")
         (own / "trial" / LAYER).mkdir(parents=True)
         write = python.command("-c", "open('/.prorl-was-here', 'w')")
-        command = [*start, *_layer_words(own, "trial"), self.image, *write]
-        ended, said = container.run(command, container.environment(start[0], prefix, own))
+        environment = container.environment(start[0], prefix, own)
+        ended, said = container.run([*start, *_layer_words(own, "trial"), self.image, *write], environment)
         nodelocal.remove(own / "trial")
+        if ended and container.run([*start, *_IN_MEMORY, self.image, *write], environment)[0]:
+            raise UserError(f"no container of {self.image} can be started: {complaint(said)}")
         notes = [each]
         if flavour.unpacks(said):
             notes.append(f"{self.image} cannot be mounted here: each copies all of it first (is /dev/fuse there?)")

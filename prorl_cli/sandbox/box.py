@@ -57,7 +57,8 @@ class Box:
             self._number = await self._parent.begin(self._theirs, self._end, like._number if like else 0)
         ready = await self._reply(0, self._parent.ready_s)
         if ready is None or ready.outcome != "ready":
-            raise InfraError(ErrorClass.SANDBOX, f"a box could not be set up: {ready.output if ready else self.death}")
+            why = ready.output if ready else self._ended.result().how
+            raise InfraError(ErrorClass.SANDBOX, f"a box could not be set up: {why}")
 
     def _end(self, notice: Ended) -> None:
         self._link.close()

@@ -50,10 +50,13 @@ async def open_boxes(
 
 
 async def _opened_in_containers(wanted: root.Tools, sandbox: Sandbox, scratch: Path) -> BoxFactory:
-    try:
-        return await opened_in(OneContainer(wanted, sandbox), sandbox, scratch)
-    except (InfraError, UserError) as error:
-        because = error.what if isinstance(error, InfraError) else str(error)
+    """In one that failed twice boxes cannot be: the first time it may have been a busy node."""
+    one = OneContainer(wanted, sandbox)
+    for _ in range(2):
+        try:
+            return await opened_in(one, sandbox, scratch)
+        except (InfraError, UserError) as error:
+            because = error.what if isinstance(error, InfraError) else str(error)
     return await _opened_walled(ContainerEach(wanted, sandbox, because), sandbox, scratch)
 
 
@@ -104,7 +107,7 @@ class BoxFactory:
         try:
             return await Box.start(parent, like)
         except InfraError:
-            if not parent.lost or self._closed:
+            if not parent.lost or self._closed or like:
                 raise
         return await Box.start(await self._living_parent())
 
@@ -113,7 +116,7 @@ class BoxFactory:
             if self._closed:
                 raise InfraError(ErrorClass.SANDBOX, "the boxes are closed")
             if self._parent and self._parent.lost:
-                log.warning("the boxes' parent process was killed; starting another")
+                log.warning("the boxes' parent process is gone (%s); starting another", self._parent.last_words)
                 await self._parent.close()
                 await asyncio.to_thread(janitor.clean, self._scratch)
                 self._parent = None

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from prorl_cli.errors import UserError
+from prorl_cli.sandbox.boxed.launched import complaint
 
 _VERSION = re.compile(r"^(apptainer|singularity(?:-ce)?) version (\d+)\.(\d+)", re.MULTILINE)
 
@@ -49,7 +50,7 @@ def system_partition(listed: str) -> int:
     """The number of what an image starts from, by the words of `sif list`. Raises `UserError`."""
     match = _SYSTEM.search(listed)
     if not match:
-        raise UserError(f"no packed filesystem to start from: {listed.strip()[-200:] or 'nothing was listed'}")
+        raise UserError(f"no packed filesystem to start from: {complaint(listed) or 'nothing was listed'}")
     return int(match[1])
 
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import socket
 import subprocess
 import tempfile
@@ -43,7 +44,7 @@ PREFIX = "boxes-"
 GATES = "gates"
 """Folder of the node's gate (`boxed.gate`), beside them."""
 
-LOST = "its parent process (the zygote) is gone"
+LOST = "went with its parent process (the zygote)"
 
 
 class Parent:
@@ -77,6 +78,7 @@ class Parent:
     @classmethod
     async def launch(cls, runtime: Runtime, sandbox: Sandbox, scratch: Path) -> Parent:
         """Start a zygote and wait until it is warm. Raises `UserError` with its own words where it cannot start."""
+        _take_all_descriptors()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as undo:
             undo.enter_context(ours)
@@ -135,16 +137,17 @@ class Parent:
         self.lost = True
         self._loop.remove_reader(self._control)
         if not self._greeting.done():
-            self._greeting.set_exception(UserError(f"boxes cannot be started: {self._last_words()}"))
+            self._greeting.set_exception(UserError(f"boxes cannot be started: {self.last_words}"))
         for number, end in self._ends.items():
             end(Ended(number, 0, LOST))
         self._ends.clear()
         self._control.close()
 
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        said = self._errors.read()[-65536:].decode(errors="replace")
-        return complaint(said) or "the parent process ended without a word"
+    @property
+    def last_words(self) -> str:
+        """What the zygote, or who launched it, complained of."""
+        said = os.pread(self._errors.fileno(), 65536, max(0, os.fstat(self._errors.fileno()).st_size - 65536))
+        return complaint(said.decode(errors="replace")) or "the parent process ended without a word"
 
     async def begin(self, link: socket.socket, ended: Callable[[Ended], None], like: int = 0) -> int:
         """Ask for a box that speaks over `link` and begins with what box `like` has written; `ended` is called once.
@@ -159,9 +162,12 @@ class Parent:
                 return number
             except BlockingIOError:
                 await self._room()
-            except OSError:
+            except ConnectionError:
                 self._lose()
-        raise InfraError(ErrorClass.SANDBOX, f"no box: {LOST}")
+            except OSError as error:  # too many descriptors are on their way, say: not the zygote's fault
+                del self._ends[number]
+                raise InfraError(ErrorClass.SANDBOX, f"no box: {error}") from error
+        raise InfraError(ErrorClass.SANDBOX, "no box: its parent process (the zygote) is gone")
 
     async def _room(self) -> None:
         """Wait for the zygote to take messages in; other callers may wait as well, so not by the loop's one writer."""
@@ -189,6 +195,12 @@ class Parent:
         self._errors.close()
         if self._own:
             nodelocal.remove(self._own.folder)
+
+
+def _take_all_descriptors() -> None:
+    """A box may have fewer on their way than its worker, or it could keep that from sending any (`boxed.isolation`)."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _kill_tree(pid: int) -> None:

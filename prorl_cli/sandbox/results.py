@@ -75,6 +75,6 @@ def judge(notice: Ended) -> Death:
     how = {
         EXIT_CLOSED: "was closed",
         EXIT_SETUP: "could not be set up",
-        EXIT_OWN_DOING: "its processes multiplied faster than they could be ended",
+        EXIT_OWN_DOING: "was given up: its processes multiplied faster than they could be ended",
     }
     return Death(by_policy=code == EXIT_OWN_DOING, how=how.get(code, f"exited with code {code}"))

@@ -16,10 +16,13 @@ from prorl_cli.sandbox.boxed.forked import Walled
 class Contained(Walled):
     """`hidden` folders of prorl's are covered; boxes find the rest as the runtime has mounted it."""
 
+    look_ms: int | None = 1000
+
     def __init__(self, config: dict[str, Any]) -> None:
         furnished.refuse_without_walls()
         furnished.keep_images_environment()
         self._hidden: list[str] = config["hidden"]
+        self._lower: str = config["root"]["lower"]
         super().__init__(config)
 
     def prepare(self) -> None:
@@ -27,6 +30,15 @@ class Contained(Walled):
         isolation.keep_mounts_private()
         isolation.close_off(rooted.PRORL, self._hidden)
         super().prepare()
+
+    def sound(self) -> bool:
+        """The daemon that serves a packed image may die, and a folder be tidied away."""
+        try:
+            os.statvfs(self._lower)
+            os.stat(rooted.STAGE)  # noqa: PTH116 - see `isolation._write`
+        except OSError:
+            return False
+        return True
 
     def _do_without(self, why: str) -> None:
         """Rather a container for each box, where the runtime finds other ways to keep what it writes."""

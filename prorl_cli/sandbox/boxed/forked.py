@@ -34,6 +34,7 @@ class _Forked:
 
     note = ""
     quiet_ms, haste_ms = 10, 1
+    look_ms: int | None = None
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._limits = Limits(**config["limits"])
@@ -43,6 +44,9 @@ class _Forked:
 
     def prepare(self) -> None:
         rehearse(self._loaded)
+
+    def sound(self) -> bool:
+        return True
 
     def make(self, like: str = "") -> Box:
         self._made += 1

@@ -17,7 +17,7 @@ from prorl_cli.sandbox.boxed import inside, isolation
 from prorl_cli.sandbox.boxed.tools import OnDemand
 from prorl_cli.sandbox.boxed.watch import Limits
 
-KINDS = isolation.CLONE_NEWUSER | isolation.CLONE_NEWNS | isolation.CLONE_NEWUTS
+KINDS = isolation.CLONE_NEWUSER | isolation.CLONE_NEWNS | isolation.CLONE_NEWUTS | isolation.CLONE_NEWCGROUP
 _RUNTIMES_OWN = ("APPTAINER", "SINGULARITY", "LD_", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "USER", "LOGNAME")
 
 

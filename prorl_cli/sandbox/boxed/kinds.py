@@ -43,9 +43,13 @@ class Kind(Protocol):
     note: str
     quiet_ms: int
     haste_ms: int
+    look_ms: int | None
 
     def prepare(self) -> None:
         """Once, before the first box."""
+
+    def sound(self) -> bool:
+        """Whether what all boxes stand on is still there; asked every `look_ms` at least."""
 
     def make(self, like: str = "") -> Box | None:
         """Another box, up or on its way, which begins with what a box has written to its folder `like`; None where too

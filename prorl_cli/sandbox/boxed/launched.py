@@ -45,6 +45,7 @@ class Launched:
     """By `launch`, a command with its `environment`, past the node's gate; with a folder each if boxes keep a `layer`
     on disk."""
 
+    look_ms: int | None = None
     quiet_ms = haste_ms = 50  # to launch one takes a core for longer than that: the first action comes first
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -62,6 +63,9 @@ class Launched:
     def prepare(self) -> None:
         isolation.die_with_parent(self._worker, signal.SIGTERM)
         isolation.adopt_orphans()
+
+    def sound(self) -> bool:
+        return True
 
     def make(self, like: str = "") -> Box | None:
         permit = self._gate.enter()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ PRORL = "/.prorl"
 PRIVATE = f"{PRORL}/private"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_STAGE = "/node/stage"
+STAGE = "/node/stage"
 """Where the new root is put together: a folder of the zygote's."""
 _OLD = "/.old"
 _FOLDERS = (_OLD, PRORL, "/proc", "/dev", "/tmp", "/var/tmp", HOME)
@@ -52,26 +53,35 @@ def lay(root: Root, own: str, like: str = "") -> None:
     for path in _FOLDERS:
         ensure_folder(upper, path)
     data = f"lowerdir={root.lower},upperdir={upper},workdir={work},userxattr,volatile"
-    mount("overlay", _STAGE, "overlay", isolation.MS_NOSUID | isolation.MS_NODEV, data)
+    mount("overlay", STAGE, "overlay", isolation.MS_NOSUID | isolation.MS_NODEV, data)
 
 
 def _know_user(passwd: str, etc: str) -> None:
     """The box's user gets a name, as many programs want."""
-    with contextlib.suppress(OSError):
-        text = Path(passwd).read_text(errors="surrogateescape")
-        number = str(isolation.BOX_UID)
-        if any(line.split(":")[2:3] == [number] for line in text.splitlines()):
-            return
+    text, number = _text_of(passwd), str(isolation.BOX_UID)
+    if text and not any(line.split(":")[2:3] == [number] for line in text.splitlines()):
         Path(etc).mkdir()
         line = f"box:x:{number}:{number}:box:{HOME}:/bin/sh\n"
         Path(etc, "passwd").write_text(f"{text}{line}", errors="surrogateescape")
 
 
+def _text_of(path: str) -> str:
+    """Of a file of the image's, which may be anything: a pipe, say, that nobody writes to."""
+    with contextlib.suppress(OSError), open(path, errors="surrogateescape", opener=_without_waiting) as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file.read()
+    return ""
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def lay_in_memory(root: Root, memory: int) -> None:
     """Stage a root of which only the top folder, the home and /tmp can be written, in `memory` bytes."""
-    mount_memory(_STAGE, memory, "0755")
+    mount_memory(STAGE, memory, "0755")
     for name in os.listdir(root.lower):
-        source, target = f"{root.lower}/{name}", f"{_STAGE}/{name}"
+        source, target = f"{root.lower}/{name}", f"{STAGE}/{name}"
         if os.path.islink(source):
             os.symlink(os.readlink(source), target)
         elif os.path.isdir(source) and name not in ("proc", "dev", "tmp", "home"):
@@ -79,12 +89,12 @@ def lay_in_memory(root: Root, memory: int) -> None:
             bind(source, target)
     for folder in _FOLDERS:
         with contextlib.suppress(OSError):  # /var may be there, and read-only
-            os.makedirs(_STAGE + folder, exist_ok=True)
+            os.makedirs(STAGE + folder, exist_ok=True)
 
 
 def move_in(root: Root, memory: int) -> None:
     """As first process of a pid namespace: the staged root becomes the only one, with /proc, devices and /tmp."""
-    isolation.pivot(_STAGE, _STAGE + _OLD)
+    isolation.pivot(STAGE, STAGE + _OLD)
     bind(_OLD + PRORL, PRORL)
     for source, inside in root.binds:
         bind(_OLD + source, inside)

@@ -88,10 +88,13 @@ class Zygote:
             return GATE_MS
         if self._wants_spares():
             return self._kind.quiet_ms if self._spares else self._kind.haste_ms
-        return None if all(box.leave_by == math.inf for box in self._boxes.values()) else TICK_MS
+        return self._kind.look_ms if all(box.leave_by == math.inf for box in self._boxes.values()) else TICK_MS
 
     def _turn(self, ready: Collection[int]) -> None:
         self._held_up = False
+        if not self._kind.sound():  # another zygote begins afresh; here each answer would be told as the policy's doing
+            os.write(2, b"what its boxes stand on is gone\n")
+            self.leave()
         if self._wake_r in ready:
             os.read(self._wake_r, 4096)
         for box in list(self._boxes.values()):
@@ -201,8 +204,11 @@ class Zygote:
 
     def _give(self, box: Box, number: int, fd: int) -> None:
         box.number = number
-        with box.hand, contextlib.suppress(OSError):  # a spare that died: its end is told in its turn
-            socket.send_fds(box.hand, [b"."], [fd])
+        with box.hand:
+            try:
+                socket.send_fds(box.hand, [b"."], [fd])
+            except OSError:  # it has died, or cannot be given anything: its end is told in its turn
+                self._kind.kill(box)
         os.close(fd)
 
     def _end(self, number: int) -> None:
