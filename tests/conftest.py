@@ -57,6 +57,7 @@ WHOLE_PROCESSES = frozenset(
         "test_sandbox_python",
         "test_sandbox_roots",
         "test_sandbox_sessions",
+        "test_sandbox_shared",
         "test_sandbox_walls",
         "test_slurm_local",
         "test_spool_kill",

@@ -6,6 +6,7 @@ has no `mount` and gained `unshare` only in 3.12.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -33,6 +34,15 @@ HOME = "/home/box"
 
 BOX_UID = 1000
 """Inside its user namespace a box is this user, never root."""
+_INOTIFY_INSTANCES = 16
+"""The kernel gives 128 to all processes of a user, in whatever namespace."""
+
+_DESCRIPTORS = 4096
+
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+"""The number of the system call, which no libc names."""
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+
 NOBODY = 65534
 """Outside of it, the boxes of a worker that runs as root are this user: nothing of root's is theirs."""
 
@@ -122,6 +132,8 @@ def settle(home: str) -> None:
     """The last step of a root that is done."""
     socket.sethostname("box")
     _write("/proc/sys/user/max_user_namespaces", "0")  # no fresh capabilities by a namespace within
+    with contextlib.suppress(FileNotFoundError):
+        _write("/proc/sys/user/max_inotify_instances", str(_INOTIFY_INSTANCES))
     os.chdir(home)
 
 
@@ -211,6 +223,21 @@ def limit_processes(count: int) -> None:
     major, minor = (int(part) for part in os.uname().release.split(".")[:2])
     if (major, minor) >= (5, 14):
         resource.setrlimit(resource.RLIMIT_NPROC, (count + 2, count + 2))
+
+
+def limit_descriptors() -> None:
+    """Well below what the worker may have: descriptors on their way through sockets count for a user as a whole, and
+    who may have fewer than are on their way can send none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = min(_DESCRIPTORS, hard // 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most), most))
+
+
+def forget_keys() -> None:
+    """A session keyring of its own: that of the worker may hold its user's secrets, and every box could write to it.
+    Kernels without keys, and those that refuse, have none to give."""
+    if number := _KEYCTL.get(os.uname().machine):
+        _LIBC.syscall(ctypes.c_long(number), ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), None)
 
 
 def limit_tool(memory: int, cpu: int) -> None:

@@ -119,15 +119,23 @@ class Watch:
             memory = sum(processes.proportional(process.pid) or process.resident for process in living)
         before = self._disk
         if self._folders and now >= self._walk_at:
-            self._walk()
+            self._walk(living)
         cpu_s = self._reaped_s + sum(process.cpu_s for process in living)
         return Usage(living=living, memory=memory, cpu_s=cpu_s, disk=self._disk, disk_grew=self._disk > before)
 
-    def _walk(self) -> None:
+    def _walk(self, living: Sequence[Process]) -> None:
         began = time.monotonic()
-        self._disk = sum(map(size_below, self._folders))
+        self._disk = sum(map(size_below, self._folders)) + self._deleted(living)
         ended = time.monotonic()
         self._walk_at = ended + (ended - began) / WALK_SHARE
+
+    def _deleted(self, living: Sequence[Process]) -> int:
+        """Bytes of files that are only held open. A box with an overlay sees them on that, which is its root."""
+        devices = {os.lstat("/").st_dev, *(os.fstat(folder).st_dev for folder in self._folders)}
+        found: dict[int, int] = {}
+        for process in living:
+            found |= processes.deleted(process.pid, devices)
+        return sum(found.values())
 
     def _end(self, what: str, living: Sequence[Process], roots: Collection[int]) -> set[int]:
         sizes = {process.pid: process.resident for process in living}
