@@ -36,7 +36,6 @@ def serve(
     hand, written = _only_descriptors(hand, written)
     isolation.be_first_to_go()
     isolation.limit_descriptors()
-    isolation.forget_keys()
     isolation.forbid_new_privileges()
     isolation.set_dumpable(False)
     Supervisor(_take_link(hand), tools, Watch(limits, written), home, private).serve()

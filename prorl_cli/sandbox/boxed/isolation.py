@@ -41,7 +41,7 @@ _DESCRIPTORS = 4096
 
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
 """The number of the system call, which no libc names."""
-_KEYCTL_JOIN_SESSION_KEYRING = 1
+_JOIN_SESSION_KEYRING, _SETPERM = 1, 5
 
 NOBODY = 65534
 """Outside of it, the boxes of a worker that runs as root are this user: nothing of root's is theirs."""
@@ -234,10 +234,11 @@ def limit_descriptors() -> None:
 
 
 def forget_keys() -> None:
-    """A session keyring of its own: that of the worker may hold its user's secrets, and every box could write to it.
-    Kernels without keys, and those that refuse, have none to give."""
+    """A session keyring that nobody may use: that of the worker may hold its user's secrets. One for all boxes, for a
+    user may have 200 keys. Kernels without keys, and those that refuse, have none to give."""
     if number := _KEYCTL.get(os.uname().machine):
-        _LIBC.syscall(ctypes.c_long(number), ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), None)
+        ring = _LIBC.syscall(ctypes.c_long(number), ctypes.c_long(_JOIN_SESSION_KEYRING), None)
+        _LIBC.syscall(ctypes.c_long(number), ctypes.c_long(_SETPERM), ctypes.c_long(ring), ctypes.c_long(0))
 
 
 def limit_tool(memory: int, cpu: int) -> None:

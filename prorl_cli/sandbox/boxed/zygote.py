@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
+from prorl_cli.sandbox.boxed import isolation
 from prorl_cli.sandbox.boxed.contained import Contained
 from prorl_cli.sandbox.boxed.forked import Plain, Walled
 from prorl_cli.sandbox.boxed.gate import give_back
@@ -257,6 +258,7 @@ def main() -> NoReturn:
     os.dup2(0, CONTROL, inheritable=False)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.closerange(CONTROL + 1, 1 << 20)
+    isolation.forget_keys()
     control = socket.socket(fileno=CONTROL)
     data, locks, _, _ = socket.recv_fds(control, 65536, 1)
     for lock in locks:  # held by being open
