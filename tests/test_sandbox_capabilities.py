@@ -9,8 +9,9 @@ import pytest
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import ANYTHING, Sandbox
 from prorl_cli.sandbox import open_boxes
-from prorl_cli.sandbox.boxed import zygote
+from prorl_cli.sandbox.apptainer import ContainerEach, OneContainer
 from prorl_cli.sandbox.capabilities import RUNTIMES, check
+from prorl_cli.sandbox.runtimes import Bwrap, Process
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -38,9 +39,9 @@ def test_the_readme_says_what_the_table_says():
     assert readme_table() in README.read_text()
 
 
-def test_every_runtime_that_a_recipe_may_name_has_a_row_and_a_kind_of_boxes():
+def test_every_runtime_that_a_recipe_may_name_has_a_row_and_a_way_to_be_started():
     named = set(get_args(Sandbox.model_fields["runtime"].annotation)) - {"auto"}
-    assert named == set(RUNTIMES) == set(zygote.KINDS)
+    assert named == set(RUNTIMES) == {way.name for way in (Bwrap, Process, OneContainer, ContainerEach)}
 
 
 @pytest.mark.parametrize("tool", sorted(ANYTHING))

@@ -38,11 +38,11 @@ def killed_worker(scratch):
     while len(programs := [process for process in box_processes(pid) if _sleeps(process)]) < 2:
         assert time.monotonic() < give_up
         time.sleep(0.05)
-    family = box_processes(pid)
-    for process in [psutil.Process(pid), *family]:
-        if process not in programs:
+    family = [process for process in [psutil.Process(pid), *box_processes(pid)] if process not in programs]
+    for blow in (psutil.Process.suspend, psutil.Process.kill):
+        for process in family:
             with suppress(psutil.NoSuchProcess):
-                process.kill()
+                blow(process)
     os.waitpid(pid, 0)
     return programs
 
