@@ -38,7 +38,19 @@ def serve(
     isolation.limit_descriptors()
     isolation.forbid_new_privileges()
     isolation.set_dumpable(False)
-    Supervisor(_take_link(hand), tools, Watch(limits, written), home, private).serve()
+    watch = Watch(limits, written, _device_of_files(home))
+    Supervisor(_take_link(hand), tools, watch, home, private).serve()
+
+
+def _device_of_files(home: str) -> int:
+    """By trial: an overlay of several filesystems shows its files on a device that is none of theirs."""
+    trial = f"{home}/{os.urandom(8).hex()}"
+    descriptor = os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    os.unlink(trial)  # noqa: PTH108 - see `isolation._write`
+    try:
+        return os.fstat(descriptor).st_dev
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -235,10 +235,11 @@ def limit_descriptors() -> None:
 
 def forget_keys() -> None:
     """A session keyring that nobody may use: that of the worker may hold its user's secrets. One for all boxes, for a
-    user may have 200 keys. Kernels without keys, and those that refuse, have none to give."""
+    user may have 200 keys. Kernels without keys have none to give; where all of a user's are taken, his stay."""
     if number := _KEYCTL.get(os.uname().machine):
         ring = _LIBC.syscall(ctypes.c_long(number), ctypes.c_long(_JOIN_SESSION_KEYRING), None)
-        _LIBC.syscall(ctypes.c_long(number), ctypes.c_long(_SETPERM), ctypes.c_long(ring), ctypes.c_long(0))
+        if ring > 0:
+            _LIBC.syscall(ctypes.c_long(number), ctypes.c_long(_SETPERM), ctypes.c_long(ring), ctypes.c_long(0))
 
 
 def limit_tool(memory: int, cpu: int) -> None:

@@ -53,18 +53,24 @@ def branch(processes: Iterable[Process], roots: Collection[int]) -> set[int]:
 
 
 def read(pid: int | str) -> Process | None:
-    """One of them; None where it has ended."""
+    """One of them; None where it has ended. One whose first thread has ended looks dead and goes on in the others."""
     fields = _stat(pid)
-    if not fields or fields[0] in "ZX":
+    dead = not fields or fields[0] in "ZX"
+    if not fields or (dead and int(fields[17]) < 2):
         return None
     return Process(
         pid=int(pid),
         parent=int(fields[1]),
         session=int(fields[3]),
-        resident=int(fields[21]) * _PAGE,
+        resident=(_resident(pid) if dead else int(fields[21])) * _PAGE,
         cpu_s=sum(map(int, fields[11:15])) / TICKS,
         started=int(fields[19]),
     )
+
+
+def _resident(pid: int | str) -> int:
+    """Pages, as its threads tell them."""
+    return max((int(_text_of(thread, "statm").split()[1]) for thread in _threads(pid)), default=0)
 
 
 def parent_of(pid: int) -> int:
@@ -94,18 +100,38 @@ def written(pid: int) -> int:
     return 0
 
 
-def deleted(pid: int, devices: Collection[int]) -> dict[int, int]:
-    """Files of these devices that have no name any more and that it holds open: inode, and bytes on disk. None of a
-    process that made itself unreadable."""
+def deleted(pid: int, device: int) -> dict[int, int]:
+    """Files of a device that have no name any more and that it holds open: inode, and bytes on disk. None of a process
+    that made itself unreadable."""
     found = {}
-    folder = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
+    for thread in _threads(pid):
+        for name in _names(f"/proc/{thread}/fd"):
             with contextlib.suppress(OSError):
-                file = os.stat(f"{folder}/{name}")  # noqa: PTH116 - see `isolation._write`
-                if not file.st_nlink and file.st_dev in devices:
-                    found[file.st_ino] = file.st_blocks * 512
+                file = os.stat(f"/proc/{thread}/fd/{name}")  # noqa: PTH116 - see `isolation._write`
+                if file.st_dev == device:
+                    found[file.st_ino] = _nameless(f"/proc/{thread}/fd/{name}", file)
     return found
+
+
+def _nameless(link: str, file: os.stat_result) -> int:
+    """Bytes of a file on disk if it has no name; a FUSE daemon may go on telling of one, but not of its blocks."""
+    if not file.st_nlink:
+        return file.st_blocks * 512
+    untold = not file.st_blocks and os.readlink(link).endswith(" (deleted)")  # noqa: PTH115 - see `isolation._write`
+    return file.st_size if untold else 0
+
+
+def _threads(pid: int | str) -> list[str]:
+    """Their folders in /proc."""
+    return [f"{pid}/task/{number}" for number in _names(f"/proc/{pid}/task")]
+
+
+def _names(folder: str) -> list[str]:
+    """In a folder; none where that is gone or not ours to read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _text_of(pid: int | str, name: str) -> str:

@@ -80,11 +80,13 @@ def victims(what: str, living: Sequence[Process], roots: Collection[int], size: 
 
 
 class Watch:
-    """Over everything below this process. `written` are descriptors of the folders that count as disk."""
+    """Over everything below this process. `written` are descriptors of the folders that count as disk, `device` is what
+    files in them are on as the box sees it."""
 
-    def __init__(self, limits: Limits, written: Sequence[int] = ()) -> None:
+    def __init__(self, limits: Limits, written: Sequence[int] = (), device: int = -1) -> None:
         self.limits = limits
         self._folders = written
+        self._device = device
         self._reaped_s = 0.0
         self._disk: float = 0
         self._walk_at = 0.0
@@ -130,11 +132,10 @@ class Watch:
         self._walk_at = ended + (ended - began) / WALK_SHARE
 
     def _deleted(self, living: Sequence[Process]) -> int:
-        """Bytes of files that are only held open. A box with an overlay sees them on that, which is its root."""
-        devices = {os.lstat("/").st_dev, *(os.fstat(folder).st_dev for folder in self._folders)}
+        """Bytes of files that are only held open."""
         found: dict[int, int] = {}
         for process in living:
-            found |= processes.deleted(process.pid, devices)
+            found |= processes.deleted(process.pid, self._device)
         return sum(found.values())
 
     def _end(self, what: str, living: Sequence[Process], roots: Collection[int]) -> set[int]:
