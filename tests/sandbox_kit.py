@@ -49,6 +49,14 @@ class NoOverlay(OneContainer):
         raise UserError("no overlay in a container: invented by a test")
 
 
+def come_before_apptainer(script, folder, monkeypatch):
+    """A program of that name, found first, which runs some lines of shell and then is the real one."""
+    program = folder / "apptainer"
+    program.write_text(f'#!/bin/sh\n{script}\nexec {shutil.which("apptainer")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 @cache
 def bwrap_works():
     """Installed, and the kernel lets this user have namespaces."""

@@ -74,5 +74,5 @@ def test_the_partition_that_an_image_starts_from_is_found_in_its_list():
 
 @pytest.mark.parametrize("said", ["", "FATAL:   not a SIF file", LISTED.replace("Squashfs", "Ext3")])
 def test_an_image_without_a_packed_one_is_refused(said):
-    with pytest.raises(UserError, match="no packed filesystem to start from"):
+    with pytest.raises(UserError, match="no packed root filesystem"):
         system_partition(said)

@@ -5,7 +5,6 @@ says which bug is which.
 import asyncio
 import os
 import resource
-import shutil
 import socket
 import time
 from contextlib import closing, suppress
@@ -18,7 +17,7 @@ from prorl_cli.errors import InfraError
 from tests.hostile_kit import box_of, boxes_of, on, out, run, scratch
 from tests.images import image
 from tests.sandbox_bugs import EVERY, WALLED
-from tests.sandbox_kit import box_processes, look, need_runtime, probe, until, zygote_of
+from tests.sandbox_kit import box_processes, come_before_apptainer, look, need_runtime, probe, until, zygote_of
 
 __all__ = ["scratch"]
 
@@ -334,13 +333,9 @@ def test_jobs_that_hold_files_of_a_packed_image_open_delay_no_end_and_keep_no_mo
 
 @on("apptainer")
 def test_a_mount_that_fails_for_a_while_costs_boxes_and_not_the_worker(runtime, tmp_path, scratch, monkeypatch):
-    broken, launcher = tmp_path / "broken", tmp_path / "apptainer"
+    broken = tmp_path / "broken"
     words = "FATAL:   container creation failed: fuse mount failed in 10s"
-    launcher.write_text(
-        f'#!/bin/sh\nif [ -e {broken} ]; then echo "{words}" >&2; exit 255; fi\nexec {shutil.which("apptainer")} "$@"\n'
-    )
-    launcher.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    come_before_apptainer(f'if [ -e {broken} ]; then echo "{words}" >&2; exit 255; fi', tmp_path, monkeypatch)
 
     async def scene():
         async with boxes_of(runtime, scratch) as factory:

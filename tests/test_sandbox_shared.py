@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+from textwrap import dedent
 
 import pytest
 
@@ -21,7 +22,7 @@ async def beside(runtime, scratch, greed, act):
     """What `act` finds in the sibling of a box that has run `greed`, and keeps what that took."""
     async with boxes_of(runtime, scratch) as factory:
         greedy, sibling = await factory.start(), await factory.start()
-        keeps = asyncio.create_task(probe(greedy, f"{greed}\nopen('/tmp/taken', 'w')\nimport time\ntime.sleep(60)", 90))
+        keeps = asyncio.create_task(probe(greedy, f"{dedent(greed)}\nimport time\ntime.sleep(60)", 90))
         await at_work()
         await asyncio.sleep(2)
         assert not keeps.done(), keeps.result()
@@ -33,7 +34,7 @@ async def beside(runtime, scratch, greed, act):
 
 @on(*WALLED)
 def test_descriptors_on_their_way_in_one_box_keep_its_worker_from_nothing(runtime, scratch):
-    greed = """if True:
+    greed = """
         import array, os, socket
         packet = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [os.open("/dev/null", os.O_RDONLY)] * 250))]
         pairs, sent = [], 0

@@ -10,7 +10,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from prorl_cli.errors import ProrlError
+from prorl_cli.errors import ProrlError, UserError
+from prorl_cli.sandbox import flavour
 
 _HEADER = struct.Struct("<32s10s3s3s16sqqqqqqqq")
 _MAGIC = b"SIF_MAGIC\0"
@@ -75,8 +76,10 @@ def check_header(path: Path, arch: str = "") -> None:
 
 def parse_list(said: str) -> None:
     """`sif list` names a packed filesystem to start from. Raises `BadImage`."""
-    if not any("Squashfs" in line and "System" in line for line in said.splitlines()):
-        raise BadImage("the image holds no packed root filesystem")
+    try:
+        flavour.system_partition(said)
+    except UserError as error:
+        raise BadImage(f"the image holds {error}") from error
 
 
 def parse_smoke(said: str) -> Contents:

@@ -64,8 +64,7 @@ class OneContainer(_Apptainer):
     def zygote(self, own: Path | None) -> Zygote:
         assert own, "its zygote has a folder"
         program, python, start = self._begin()
-        for name in ("stage", "private"):
-            (own / name).mkdir()
+        (own / "private").mkdir()
         mounts = [
             *container.mount_image(program, Path(self.image), "/image"),
             *container.mount(str(own), "/node"),
@@ -84,16 +83,14 @@ class OneContainer(_Apptainer):
             kind="contained",
             command=[*start, *mounts, self.image, *serve],
             facts=facts,
-            environment=container.environment(program, container.prefix_of(program), own),
+            environment=container.environment(program, own),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """What was found here, once a worker: the `prefix` of the program's environment, whether boxes can keep a `layer`
-    on disk, and what they do without."""
+    """What was found here, once a worker: whether boxes can keep a `layer` on disk, and what they do without."""
 
-    prefix: str
     layer: bool
     note: str
 
@@ -118,7 +115,7 @@ class ContainerEach(_Apptainer):
         facts = {
             "tools": self._tools.names,
             "launch": [*start, *kept, self.image, *self._serve(python, node.layer)],
-            "environment": container.environment(program, node.prefix, own),
+            "environment": container.environment(program, own),
             "layer": node.layer,
             "note": node.note,
             "gate": str(own.parent / GATES),
@@ -134,14 +131,13 @@ class ContainerEach(_Apptainer):
 
     def _try(self, start: Sequence[str], python: root.Python, own: Path) -> _Node:
         """By a trial box that writes."""
-        prefix = container.prefix_of(start[0])
         each = f"each has a container of its own: {self._because}"
         if not _PLAIN_PATH.fullmatch(str(own)):
             note = f"they write to memory: their folder has a name that `--overlay` does not take: {own}"
-            return _Node(prefix=prefix, layer=False, note=f"{each}; {note}")
+            return _Node(layer=False, note=f"{each}; {note}")
         (own / "trial" / LAYER).mkdir(parents=True)
         write = python.command("-c", "open('/.prorl-was-here', 'w')")
-        environment = container.environment(start[0], prefix, own)
+        environment = container.environment(start[0], own)
         ended, said = container.run([*start, *_layer_words(own, "trial"), self.image, *write], environment)
         nodelocal.remove(own / "trial")
         if ended and container.run([*start, *_IN_MEMORY, self.image, *write], environment)[0]:
@@ -151,7 +147,7 @@ class ContainerEach(_Apptainer):
             notes.append(f"{self.image} cannot be mounted here: each copies all of it first (is /dev/fuse there?)")
         if ended:
             notes.append(f"they write to memory, for `--overlay` does not work here: {complaint(said)}")
-        return _Node(prefix=prefix, layer=not ended, note="; ".join(notes))
+        return _Node(layer=not ended, note="; ".join(notes))
 
 
 def _layer_words(own: Path, box: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import compileall
 import csv
+import functools
 import io
 import shutil
 import subprocess
@@ -36,7 +37,8 @@ def find_program() -> str:
     return found
 
 
-def prefix_of(program: str) -> str:
+@functools.cache
+def _prefix_of(program: str) -> str:
     """Of its environment variables. Raises `UserError` for a version that boxes cannot run in."""
     return flavour.read(run([program, "--version"], {"PATH": root.CLEAN["PATH"], "HOME": "/"})[1]).prefix
 
@@ -58,13 +60,14 @@ def run(command: Sequence[str], environment: dict[str, str]) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 
-def environment(program: str, prefix: str, own: Path) -> dict[str, str]:
+def environment(program: str, own: Path) -> dict[str, str]:
     """The launcher's whole environment: no proxy, no bus (#3607), nothing that it would take as an option of ours.
 
-    What it keeps and unpacks goes to the zygote's folder, not to a home that every node shares.
+    What it keeps and unpacks goes to the zygote's folder, not to a home that every node shares. Raises `UserError` for
+    a version that boxes cannot run in.
     """
     path = f"{Path(program).parent}:{root.CLEAN['PATH']}"
-    kept = {f"{prefix}_{name}": str(own) for name in ("CONFIGDIR", "TMPDIR")}
+    kept = {f"{_prefix_of(program)}_{name}": str(own) for name in ("CONFIGDIR", "TMPDIR")}
     return {"PATH": path, "LANG": root.CLEAN["LANG"], "HOME": str(own), **kept}
 
 

@@ -50,7 +50,7 @@ def system_partition(listed: str) -> int:
     """The number of what an image starts from, by the words of `sif list`. Raises `UserError`."""
     match = _SYSTEM.search(listed)
     if not match:
-        raise UserError(f"no packed filesystem to start from: {complaint(listed) or 'nothing was listed'}")
+        raise UserError(f"no packed root filesystem: {complaint(listed) or 'nothing was listed'}")
     return int(match[1])
 
 

@@ -90,7 +90,6 @@ class Bwrap:
 
     def _whole_root(self, own: Path) -> tuple[dict[str, Any], Sequence[str]]:
         """What boxes begin with (`boxed.rooted.Root`), and the words that bring it to the zygote."""
-        (own / "stage").mkdir()
         if self._folder:
             mounts = [(str(_unpacked(self._folder)), "/image")]
             begins: dict[str, Any] = {"lower": "/image", "binds": []}

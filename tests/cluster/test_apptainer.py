@@ -21,6 +21,7 @@ from tests.sandbox_kit import (
     EACH,
     at_work,
     box_processes,
+    come_before_apptainer,
     first_process,
     look,
     one_box,
@@ -152,11 +153,8 @@ def test_its_launcher_is_told_nothing_that_it_could_take_for_an_option(runtime, 
     for name in ("APPTAINER_BIND", "SINGULARITY_BINDPATH", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "no_proxy"):
         monkeypatch.setenv(name, "hunter2")
     told = tmp_path / "told"
-    eavesdropper = tmp_path / "apptainer"
     words = f"(env; pwd) > {told}.$$; mv {told}.$$ {told}"  # several boxes start at once
-    eavesdropper.write_text(f'#!/bin/sh\n{words}\nexec {shutil.which("apptainer")} "$@"\n')
-    eavesdropper.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    come_before_apptainer(words, tmp_path, monkeypatch)
 
     async def scene():
         async with box_of(runtime, "folder", tmp_path / "scratch"):
@@ -172,10 +170,7 @@ def test_its_launcher_is_told_nothing_that_it_could_take_for_an_option(runtime, 
 @one_each
 def test_what_the_node_allows_is_tried_once_a_worker_not_once_a_zygote(runtime, tmp_path, monkeypatch):
     told = tmp_path / "told"
-    program = tmp_path / "apptainer"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {told}\nexec {shutil.which("apptainer")} "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    come_before_apptainer(f'echo "$@" >> {told}', tmp_path, monkeypatch)
 
     async def scene():
         async with boxes(runtime, "folder", tmp_path / "scratch") as factory:
@@ -321,11 +316,8 @@ def test_a_folder_that_is_tidied_away_under_a_container_costs_its_boxes_and_none
 
 @in_one
 def test_a_container_that_fails_once_is_tried_again_before_each_box_gets_one(runtime, tmp_path, monkeypatch):
-    program = tmp_path / "apptainer"
     busy = f'if [ "$1" = exec ] && mkdir {tmp_path}/busy 2>/dev/null; then echo "FATAL:   busy" >&2; exit 255; fi'
-    program.write_text(f'#!/bin/sh\n{busy}\nexec {shutil.which("apptainer")} "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    come_before_apptainer(busy, tmp_path, monkeypatch)
 
     async def scene():
         async with boxes(runtime, "folder", tmp_path / "scratch") as factory:

@@ -22,7 +22,6 @@ class Contained(Walled):
         furnished.refuse_without_walls()
         furnished.keep_images_environment()
         self._hidden: list[str] = config["hidden"]
-        self._lower: str = config["root"]["lower"]
         super().__init__(config)
 
     def prepare(self) -> None:
@@ -33,8 +32,9 @@ class Contained(Walled):
 
     def sound(self) -> bool:
         """The daemon that serves a packed image may die, and a folder be tidied away."""
+        assert self._root, "an image"
         try:
-            os.statvfs(self._lower)
+            os.statvfs(self._root.lower)
             os.stat(rooted.STAGE)  # noqa: PTH116 - see `isolation._write`
         except OSError:
             return False

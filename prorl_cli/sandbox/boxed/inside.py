@@ -38,7 +38,7 @@ def serve(
     isolation.limit_descriptors()
     isolation.forbid_new_privileges()
     isolation.set_dumpable(False)
-    watch = Watch(limits, written, _device_of_files(home))
+    watch = Watch(limits, written, _device_of_files(home) if written else -1)
     Supervisor(_take_link(hand), tools, watch, home, private).serve()
 
 

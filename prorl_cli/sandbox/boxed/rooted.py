@@ -43,6 +43,7 @@ def lay(root: Root, own: str, like: str = "") -> None:
     """Stage a root whose changes go to `own`/upper, which begins as that of box `like`. Raises `OSError` where the
     kernel refuses that."""
     upper, work = f"{own}/upper", f"{own}/work"
+    os.makedirs(STAGE, exist_ok=True)
     os.mkdir(own, 0o700)
     os.mkdir(work)
     if like:
@@ -79,6 +80,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 def lay_in_memory(root: Root, memory: int) -> None:
     """Stage a root of which only the top folder, the home and /tmp can be written, in `memory` bytes."""
+    os.makedirs(STAGE, exist_ok=True)
     mount_memory(STAGE, memory, "0755")
     for name in os.listdir(root.lower):
         source, target = f"{root.lower}/{name}", f"{STAGE}/{name}"
