@@ -19,8 +19,8 @@ from prorl_cli import nodelocal
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import Sandbox
 from prorl_cli.sandbox import container, flavour, root
+from prorl_cli.sandbox.boxed import rooted
 from prorl_cli.sandbox.boxed.launched import BOX, LAYER, complaint
-from prorl_cli.sandbox.boxed.rooted import PRIVATE
 from prorl_cli.sandbox.parent import GATES
 from prorl_cli.sandbox.runtimes import Zygote
 
@@ -66,16 +66,16 @@ class OneContainer(_Apptainer):
         program, python, start = self._begin()
         (own / "private").mkdir()
         mounts = [
-            *container.mount_image(program, Path(self.image), "/image"),
-            *container.mount(str(own), "/node"),
-            *container.mount(str(own.parent), "/scratch"),
-            *container.mount(str(own / "private"), PRIVATE),
+            *container.mount_image(program, Path(self.image), rooted.IMAGE),
+            *container.mount(str(own), rooted.NODE),
+            *container.mount(str(own.parent), rooted.SCRATCH),
+            *container.mount(str(own / "private"), rooted.PRIVATE),
         ]
         serve = python.command("-c", root.SERVE, f"{root.HOME}/prorl_cli")
         facts = {
             "serve": self._tools.serve,
             "tools": self._tools.inside,
-            "root": {"lower": "/image", "binds": []},
+            "root": {"lower": rooted.IMAGE, "binds": []},
             "drop_root": False,
             "hidden": python.hidden,
         }

@@ -180,11 +180,11 @@ def _furniture(binds: Sequence[tuple[str, str]], hidden: Sequence[str]) -> list[
 
 
 def root_words(scratch: Path, own: Path, mounts: Sequence[tuple[str, str]]) -> list[str]:
-    """For `bwrap_command`, where boxes get a root of their own (`boxed.rooted`): the zygote's folder `own` as /node and
-    by its name below /scratch, where it removes it; `mounts`, read-only; and what else a new root is made of."""
+    """For `bwrap_command`, where boxes get a root of their own (`boxed.rooted`): the zygote's folder `own` and the
+    one around it, `scratch`; `mounts`, read-only; and what else a new root is made of."""
     folders = {str(folder) for _, inside in mounts for folder in Path(inside).parents} | {f"{HOME}/private"}
     words = [word for folder in sorted(folders - {"/"}) for word in ("--dir", folder)]
-    words += ["--bind", str(scratch), "/scratch", "--bind", str(own), "/node"]
+    words += ["--bind", str(scratch), rooted.SCRATCH, "--bind", str(own), rooted.NODE]
     for source, inside in mounts:
         words += ["--ro-bind", source, inside]
     return [*words, "--dev-bind-try", "/dev/tty", "/dev/tty", "--setenv", "PATH", rooted.PATH]

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from prorl_cli.errors import UserError
 from prorl_cli.recipe import ANYTHING
 from prorl_cli.sandbox import hostroot, root
+from prorl_cli.sandbox.boxed import rooted
 from prorl_cli.sandbox.boxed.isolation import NOBODY
 
 
@@ -91,12 +92,12 @@ class Bwrap:
     def _whole_root(self, own: Path) -> tuple[dict[str, Any], Sequence[str]]:
         """What boxes begin with (`boxed.rooted.Root`), and the words that bring it to the zygote."""
         if self._folder:
-            mounts = [(str(_unpacked(self._folder)), "/image")]
-            begins: dict[str, Any] = {"lower": "/image", "binds": []}
+            mounts = [(str(_unpacked(self._folder)), rooted.IMAGE)]
+            begins: dict[str, Any] = {"lower": rooted.IMAGE, "binds": []}
         else:
             binds = hostroot.build(own / "host")
             mounts = [(source, f"/host{inside}") for source, inside in binds]
-            begins = {"lower": "/node/host", "binds": [(f"/host{inside}", inside) for _, inside in binds]}
+            begins = {"lower": f"{rooted.NODE}/host", "binds": [(f"/host{inside}", inside) for _, inside in binds]}
         if root.is_root():
             _give_to_nobody(own)
         return begins, root.root_words(own.parent, own, mounts)

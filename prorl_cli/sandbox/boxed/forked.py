@@ -65,7 +65,7 @@ class _Forked:
 
 
 class Walled(_Forked):
-    """Below bwrap, with a folder below /node each where they have a root of their own."""
+    """Below bwrap, with a folder in the zygote's each where they have a root of their own."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
@@ -73,7 +73,7 @@ class Walled(_Forked):
         self._drop_root = config["drop_root"]
         self._root = Root(**config["root"]) if config["root"] else None
         self._in_memory = False
-        self._trash = f"/scratch/{config['name']}"
+        self._trash = f"{rooted.SCRATCH}/{config['name']}"
         self._removers = Removers(self._become_user)
 
     def prepare(self) -> None:
@@ -92,13 +92,14 @@ class Walled(_Forked):
 
     def _refused(self, root: Root) -> str:
         """Why boxes cannot write to the node's disk, if they cannot: tried once."""
+        own = f"{rooted.NODE}/trial"
         read_end, write_end = os.pipe()
         trial = os.fork()
         if trial == 0:
             try:
                 self._become_user()
                 isolation.enter_namespaces(isolation.ALL_NAMESPACES, isolation.BOX_UID, isolation.BOX_UID)
-                rooted.lay(root, "/node/trial")
+                rooted.lay(root, own)
             except BaseException as error:  # noqa: BLE001 - a child must never return into the zygote
                 os.write(write_end, str(error).encode())
             finally:
@@ -107,12 +108,12 @@ class Walled(_Forked):
         with open(read_end) as words:
             why = words.read()
         os.waitpid(trial, 0)
-        self._removers.remove("/node/trial")
+        self._removers.remove(own)
         return why
 
     def make(self, like: str = "") -> Box:
         box = super().make(like)
-        box.folder = f"/node/{self._made}" if self._root and not self._in_memory else ""
+        box.folder = f"{rooted.NODE}/{self._made}" if self._root and not self._in_memory else ""
         return box
 
     def end(self, box: Box) -> None:
@@ -133,7 +134,7 @@ class Walled(_Forked):
         if not self._root:
             return
         tree.clear(CLEAR_S)  # all children: one may have been on its way when the word came
-        if remover := self._removers.remove("/node"):  # else the worker removes it
+        if remover := self._removers.remove(rooted.NODE):  # else the worker removes it
             os.waitpid(remover, 0)
             with contextlib.suppress(OSError):
                 os.rmdir(self._trash)  # noqa: PTH106 - see `isolation._write`
@@ -193,7 +194,7 @@ class Walled(_Forked):
         if self._in_memory:
             rooted.lay_in_memory(root, self._limits.memory)
         else:
-            own = f"/node/{self._made}"
+            own = f"{rooted.NODE}/{self._made}"
             rooted.lay(root, own, like)
             written.append(os.open(f"{own}/upper", os.O_PATH | os.O_DIRECTORY))
         rooted.move_in(root, self._limits.memory)

@@ -21,8 +21,14 @@ PRORL = "/.prorl"
 PRIVATE = f"{PRORL}/private"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-STAGE = "/node/stage"
-"""Where the new root is put together: a folder of the zygote's."""
+NODE = "/node"
+"""Where the zygote sees the folder that its worker made for it, with one in it for each box."""
+SCRATCH = "/scratch"
+"""Where it sees the folder around that: it removes its own by the name it has there, when it leaves."""
+IMAGE = "/image"
+"""Where it sees the image whose boxes it makes."""
+STAGE = f"{NODE}/stage"
+"""Where a new root is put together."""
 _OLD = "/.old"
 _FOLDERS = (_OLD, PRORL, "/proc", "/dev", "/tmp", "/var/tmp", HOME)
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
