@@ -8,6 +8,7 @@ import pytest
 
 from prorl_cli.images import Store, read_definition
 from prorl_cli.images.program import Program
+from prorl_cli.sandbox.flavour import Flavour
 from tests import fake_apptainer
 
 DEF = """\
@@ -53,7 +54,7 @@ def fake(tmp_path, monkeypatch):
         Path(tmp_path, name).mkdir()
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "begun"))
     monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path / "scratch"))
-    return Program(path=str(script), kind="apptainer", version=(1, 4, 5))
+    return Program(path=str(script), flavour=Flavour(name="apptainer", version=(1, 4, 5)))
 
 
 def begun(tmp_path):

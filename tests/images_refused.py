@@ -13,6 +13,7 @@ import pytest
 from prorl_cli.errors import UserError
 from prorl_cli.images import Store, near
 from prorl_cli.images.program import Program
+from prorl_cli.sandbox.flavour import Flavour
 from tests.images_kit import make_definition
 from tests.refused import fill, mount
 
@@ -85,7 +86,7 @@ def full_node(folder, program):
 
 
 def main(folder, path):
-    program = Program(path=path, kind="apptainer", version=(1, 4, 5))
+    program = Program(path=path, flavour=Flavour(name="apptainer", version=(1, 4, 5)))
     full_disk(folder, program)
     nearly_full_disk(folder, program)
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"

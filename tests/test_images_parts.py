@@ -11,8 +11,9 @@ from prorl_cli.errors import UserError
 from prorl_cli.images import build_log, guard, share
 from prorl_cli.images.check import BadImage, check_header, parse_list, parse_smoke
 from prorl_cli.images.places import Place, choose, scratch_folder
-from prorl_cli.images.program import Program, Share, ask, build_command, environment, parse_version
+from prorl_cli.images.program import Program, Share, ask, build_command, environment
 from prorl_cli.images.reasons import explain
+from prorl_cli.sandbox.flavour import Flavour
 from tests.fake_apptainer import sif
 from tests.images_kit import fake
 from tests.test_images_build import until
@@ -57,28 +58,8 @@ def test_what_a_killed_builder_left_is_removed_by_the_next_and_a_living_ones_fol
     assert os.listdir(tmp_path) == []
 
 
-VERSIONS = {
-    "apptainer version 1.4.5": ("apptainer", (1, 4, 5)),
-    "apptainer version 1.3.0-1.el8": ("apptainer", (1, 3, 0)),
-    "singularity-ce version 4.1.0-jammy": ("singularity-ce", (4, 1, 0)),
-    "singularity version 3.8.7": ("singularity", (3, 8, 7)),
-    "singularity version 3.7": ("singularity", (3, 7)),
-}
-
-
-@pytest.mark.parametrize(("said", "found"), VERSIONS.items())
-def test_the_program_is_known_by_what_it_says(said, found):
-    program = parse_version("/bin/x", said)
-    assert (program.kind, program.version) == found
-
-
-def test_another_program_is_refused():
-    with pytest.raises(UserError, match="is neither Apptainer nor Singularity: its --version says 'true 9'"):
-        parse_version("/bin/true", "true 9")
-
-
 def made_by(kind, *version):
-    return Program(path="/bin/x", kind=kind, version=version)
+    return Program(path="/bin/x", flavour=Flavour(name=kind, version=version))
 
 
 def test_the_packing_is_told_what_the_job_was_given(tmp_path):

@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_cli.errors import UserError
 from prorl_cli.images.key import COMPRESSOR
+from prorl_cli.sandbox import flavour
 from prorl_cli.sandbox.container import find_program
+from prorl_cli.sandbox.flavour import Flavour
 
-_SAID = re.compile(r"(?P<kind>apptainer|singularity-ce|singularity)(?: version)? (?P<version>\d+\.\d+(?:\.\d+)?)")
 _OWN = ("APPTAINER_", "APPTAINERENV_", "SINGULARITY_", "SINGULARITYENV_")
 _LOGIN = re.compile(r"(APPTAINER|SINGULARITY)_DOCKER_(USERNAME|PASSWORD)")
 _MIB = 1 << 20
@@ -23,15 +24,14 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """`kind` is apptainer, singularity-ce or singularity; `bounded`: it hands options to mksquashfs."""
+    """`bounded`: it hands options to mksquashfs."""
 
     path: str
-    kind: str
-    version: tuple[int, ...]
+    flavour: Flavour
     bounded: bool = True
 
     def __str__(self) -> str:
-        return f"{self.kind} {'.'.join(map(str, self.version))}"
+        return str(self.flavour)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ def find_builder() -> Program:
 
 def ask(path: str) -> Program:
     """Which program that is. Raises `UserError`."""
-    found = parse_version(path, _said([path, "--version"]))
-    return replace(found, bounded="--mksquashfs-args" in _said([path, "build", "--help"]))
+    found = flavour.read(_said([path, "--version"]))
+    return Program(path=path, flavour=found, bounded="--mksquashfs-args" in _said([path, "build", "--help"]))
 
 
 def _said(command: list[str]) -> str:
@@ -59,14 +59,6 @@ def _said(command: list[str]) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise UserError(f"{command[0]} does not run: {error}") from error
     return done.stdout or done.stderr
-
-
-def parse_version(path: str, said: str) -> Program:
-    """From what `--version` said. Raises `UserError`."""
-    match = _SAID.search(said)
-    if not match:
-        raise UserError(f"{path} is neither Apptainer nor Singularity: its --version says {said.strip()[:200]!r}")
-    return Program(path=path, kind=match["kind"], version=tuple(map(int, match["version"].split("."))))
 
 
 def build_command(program: Program, image: Path, definition: Path, share: Share) -> list[str]:
@@ -94,8 +86,8 @@ def environment(program: Program, own: Mapping[str, str], scratch: Path) -> dict
     """The caller's without what would become options of a build; a cache for each build, since two that share one
     corrupt it (singularity #3634). Proxies and registry logins stay."""
     kept = {k: v for k, v in own.items() if not k.startswith(_OWN) or _LOGIN.fullmatch(k)}
-    prefix = "APPTAINER" if program.kind == "apptainer" else "SINGULARITY"
+    prefix = program.flavour.prefix
     places = {f"{prefix}_TMPDIR": str(scratch), f"{prefix}_CACHEDIR": str(scratch / "cache"), "TMPDIR": str(scratch)}
-    if program.kind == "apptainer" and program.version in ((1, 5, 0), (1, 5, 1)):
+    if str(program) in ("apptainer 1.5.0", "apptainer 1.5.1"):
         places["APPTAINER_IGNORE_PROOT"] = "1"  # it corrupts images silently (apptainer #3560)
     return kept | places

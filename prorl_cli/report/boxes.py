@@ -143,7 +143,7 @@ def _apptainer(node: Node) -> Iterator[Finding]:
         yield _found("apptainer", "not found", False, "`module load apptainer` in `cluster.setup`, or install it")
         return
     try:
-        flavour.read(node.container)
+        flavour.read_for_boxes(node.container)
     except UserError as error:
         yield _found("apptainer", node.container, False, str(error))
         return

@@ -40,7 +40,7 @@ def find_program() -> str:
 @functools.cache
 def _prefix_of(program: str) -> str:
     """Of its environment variables. Raises `UserError` for a version that boxes cannot run in."""
-    return flavour.read(run([program, "--version"], {"PATH": root.CLEAN["PATH"], "HOME": "/"})[1]).prefix
+    return flavour.read_for_boxes(run([program, "--version"], {"PATH": root.CLEAN["PATH"], "HOME": "/"})[1]).prefix
 
 
 def run(command: Sequence[str], environment: dict[str, str]) -> tuple[int, str]:

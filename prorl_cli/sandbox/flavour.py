@@ -1,6 +1,6 @@
 """Apptainer and SingularityCE are two programs by now: what prorl does differently for each, by its version string.
 
-Refuses versions that lack what walls are made of. Pure; called by `container` and `apptainer`.
+Refuses, for boxes, versions that lack what walls are made of. Pure; called by `container`, `apptainer` and `images`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from prorl_cli.errors import UserError
 from prorl_cli.sandbox.boxed.launched import complaint
 
-_VERSION = re.compile(r"^(apptainer|singularity(?:-ce)?) version (\d+)\.(\d+)", re.MULTILINE)
+_VERSION = re.compile(r"^(apptainer|singularity(?:-ce)?) version (\d+(?:\.\d+)+)", re.MULTILINE)
 
 OLDEST = {"apptainer": (1, 0), "singularity-ce": (3, 10), "singularity": (3, 10)}
 """The first with `--no-eval` and `--no-mount bind-paths`. Singularity before the fork had neither."""
@@ -26,7 +26,10 @@ class Flavour:
     """Which of them, and its version."""
 
     name: str
-    version: tuple[int, int]
+    version: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {'.'.join(map(str, self.version))}"
 
     @property
     def prefix(self) -> str:
@@ -39,11 +42,16 @@ def read(said: str) -> Flavour:
     match = _VERSION.search(said)
     if not match:
         raise UserError(f"not a version of Apptainer or Singularity: {said.strip()[:200] or 'nothing'}")
-    name, version = match[1], (int(match[2]), int(match[3]))
-    if version < OLDEST[name]:
-        wanted = ".".join(map(str, OLDEST[name]))
+    return Flavour(name=match[1], version=tuple(map(int, match[2].split("."))))
+
+
+def read_for_boxes(said: str) -> Flavour:
+    """As `read`, and raises `UserError` for what boxes cannot be made with, too."""
+    found = read(said)
+    if found.version < OLDEST[found.name]:
+        wanted = ".".join(map(str, OLDEST[found.name]))
         raise UserError(f"{said.strip()} is too old: boxes need {wanted} at least, or Apptainer")
-    return Flavour(name=name, version=version)
+    return found
 
 
 def system_partition(listed: str) -> int:
